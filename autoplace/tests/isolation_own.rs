@@ -1,5 +1,5 @@
-//! A program whose `main` begins with `worker_main` is its own worker. A program whose `main` begins otherwise gets an
-//! error and starts no other process.
+//! A program whose `main` begins with `worker_main` can be its own worker. If its `main` begins in another way, it gets
+//! an error, and starts no other process.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -18,21 +18,22 @@ use test_support::demo_path;
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// This variable makes a worker abort in the middle of its load, once, or hang there forever. A file records that it
-/// did.
+/// With this variable, a worker aborts in the middle of its load, or hangs there forever. It does so only once. It
+/// makes a file, which records that this has happened.
 const IN_LOAD: &str = "AUTOPLACE_TEST_IN_LOAD";
 const MARK: &str = "AUTOPLACE_TEST_MARK";
 const ABORT: &str = "abort";
 const HANG: &str = "hang";
-/// This variable makes a process skip `worker_main`. Each such process writes a line to a file.
+/// With this variable, a process does not call `worker_main`. Each process that does not call it writes a line to a
+/// file.
 const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
-/// This variable makes a process an application whose worker hangs.
+/// With this variable, a process is an application whose worker hangs.
 const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";
 
 type Test = fn() -> Result<(), Failed>;
 
 fn main() {
-    // Like an application, every process has its own GPU.
+    // As in an application, every process has a GPU of its own.
     let _card = SimGpu::builder("SIM card").total(mib(64)).register().expect("it is the first");
     if let Ok(what) = std::env::var(IN_LOAD) {
         let mark = PathBuf::from(std::env::var_os(MARK).expect("set with the other"));
@@ -61,7 +62,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 
-/// An application's own subscriber, which receives llama.cpp's log during a load.
+/// The application's own subscriber. While a model is loaded, it receives the lines that llama.cpp logs.
 struct InLoad {
     mark: PathBuf,
     hangs: bool,
@@ -98,7 +99,7 @@ impl Subscriber for InLoad {
     }
 }
 
-/// An application whose `main` does not call `worker_main` loads a model in a worker, and survives.
+/// An application whose `main` does not call `worker_main`. It tries to load a model in a worker, and survives.
 fn unguarded(runs: &Path) -> ! {
     let mut file = OpenOptions::new().create(true).append(true).open(runs).expect("a file");
     writeln!(file, "run").expect("it is written");
@@ -119,7 +120,7 @@ fn builder(process: WorkerProcess) -> ModelBuilder {
     Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1).isolation(Isolation::Process(process))
 }
 
-/// A load in a worker, which is this program itself.
+/// A load in a worker. The worker is this program itself.
 fn there() -> ModelBuilder {
     builder(WorkerProcess::own_executable())
 }
@@ -136,7 +137,8 @@ fn own() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Loads a model with all experts on the host and a cache on the card, in this process and in the worker.
+/// Loads a model in this process, and again in the worker. All experts are on the host, and the card has a cache for
+/// them.
 fn experts() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let mut sketches = test_support::random_weights::all().into_iter();
@@ -147,7 +149,7 @@ fn experts() -> Result<(), Failed> {
     let request = request.overrides(vec![TensorOverride::new("_exps", Place::Host)]).moe_cache(MoeCache::Bytes(mib(9)));
     let load = |isolation| Model::builder(&path).request(request.clone()).n_threads(1).isolation(isolation).load();
     let text = |model: &Model| model.generate(vec![7, 300, 45, 12]).seed(3).temp(0.5).max_tokens(20).stream();
-    // The loads run one after the other, because both need the whole card.
+    // One load begins when the other has ended, because each needs the whole card.
     let here = load(Isolation::None)?;
     let mut expected = text(&here)?;
     let words: Vec<String> = expected.by_ref().collect::<Result<_, _>>()?;
@@ -188,7 +190,7 @@ fn worker_without_guard() -> Result<(), Failed> {
 fn orphan() -> Result<(), Failed> {
     use rustix::process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, waitpid};
 
-    // A process that loses its parent becomes a child of this process, which can then read its exit status.
+    // If a process loses its parent, it becomes a child of this process. So this process can read its exit status.
     set_child_subreaper(Some(getpid()))?;
     let dir = tempfile::tempdir()?;
     let mark = dir.path().join("mark");
@@ -203,12 +205,12 @@ fn orphan() -> Result<(), Failed> {
     application.kill()?;
     application.wait()?;
     let (_, status) = waitpid(Pid::from_raw(worker), WaitOptions::empty())?.expect("it was waited for");
-    // A normal exit would run exit handlers of libraries beside the computing thread.
+    // In a normal exit, libraries would run exit handlers while the other thread is still computing.
     assert_eq!(status.terminating_signal(), Some(Signal::KILL.as_raw()), "{status:?}");
     Ok(())
 }
 
-/// A worker that does `what` in the middle of its load, once. A file at `mark` records that it did.
+/// A worker that does `what` in the middle of its load, but only once. The file `mark` records that it has done so.
 fn in_load(what: &str, mark: &Path) -> WorkerProcess {
     WorkerProcess::own_executable().env(IN_LOAD, what).env(MARK, mark)
 }

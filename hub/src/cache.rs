@@ -1,5 +1,6 @@
-//! Hugging Face's own cache. In: names of files. Out: their paths. The layout and the locks are those of
-//! huggingface_hub (`_hf_hub_download_to_cache_dir` in `file_download.py`), so tools share their downloads:
+//! Hugging Face's own cache. In: names of files. Out: their paths. The layout of the folders and the locks are those of
+//! huggingface_hub (`_hf_hub_download_to_cache_dir` in `file_download.py`), so both tools can use each other's
+//! downloads:
 //!
 //! ```text
 //! models--OWNER--NAME/blobs/ETAG                 the bytes; ETAG.autoplace.part until they are complete
@@ -24,16 +25,17 @@ use crate::error::Error;
 use crate::local::files;
 use crate::repository::{RemoteFile, files_below, is_hex};
 
-/// One repository's folder in a cache.
+/// The folder of one repository in a cache.
 #[derive(Debug, Clone)]
 pub(crate) struct Folder {
     cache: PathBuf,
-    /// `models--OWNER--NAME`.
+    /// The folder's name, `models--OWNER--NAME`.
     name: String,
 }
 
 impl Folder {
-    /// The folder of a repository. `repository` must be a checked name, so that the folder lies inside the cache.
+    /// The folder of a repository. `repository` must be a name that was checked, so that its folder cannot lie outside
+    /// the cache.
     pub(crate) fn new(cache: &Path, repository: &str) -> Self {
         Self { cache: cache.to_owned(), name: format!("models--{}", repository.replace('/', "--")) }
     }
@@ -50,17 +52,18 @@ impl Folder {
         self.part("blobs").join(etag)
     }
 
-    /// The file that gets a blob's bytes until the blob is complete. It does not have huggingface_hub's name, because
-    /// `hf cache prune` removes every `*.incomplete` file, even one that is being written.
+    /// The part file: it gets the bytes of a blob until the blob is complete. Its name is not the one that
+    /// huggingface_hub would choose, because `hf cache prune` removes every `*.incomplete` file, even while it is being
+    /// written.
     pub(crate) fn arriving(&self, etag: &str) -> PathBuf {
         self.part("blobs").join(format!("{etag}.autoplace.part"))
     }
 
-    /// A part file for this fetch only, which is used if another process may be writing to
+    /// A part file that only this fetch uses. It is needed if another process may be writing to
     /// [`arriving`](Self::arriving).
     pub(crate) fn arriving_alone(&self, etag: &str) -> PathBuf {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        // Another machine that shares the folder may have a process with the same id.
+        // Another machine may use the same folder, and may have a process with the same id.
         let number = RandomState::new().hash_one((std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
         self.part("blobs").join(format!("{etag}.{number:016x}.autoplace.part"))
     }
@@ -70,7 +73,7 @@ impl Folder {
         self.part("snapshots").join(commit).join(file)
     }
 
-    /// Whether a snapshot has the file at its full length.
+    /// Whether the file is in a snapshot and has its full length.
     pub(crate) fn has(&self, commit: &str, file: &RemoteFile) -> bool {
         is_of(&self.pointer(commit, &file.name), file.bytes)
     }
@@ -79,7 +82,7 @@ impl Folder {
         is_of(&self.blob(&file.etag), file.bytes)
     }
 
-    /// The commit that a revision had at the last request.
+    /// The commit to which a revision pointed at the last request.
     pub(crate) fn commit(&self, revision: &str) -> Option<String> {
         if self.part("snapshots").join(revision).is_dir() {
             return Some(revision.to_owned());
@@ -94,7 +97,7 @@ impl Folder {
         files_below(&self.part("snapshots").join(commit), "")
     }
 
-    /// Stores the commit of a revision (`_cache_commit_hash_for_specific_revision`).
+    /// Stores the commit to which a revision points (`_cache_commit_hash_for_specific_revision`).
     pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
         let path = self.part("refs").join(revision);
         if revision == commit || fs::read_to_string(&path).is_ok_and(|stored| stored == commit) {
@@ -106,41 +109,41 @@ impl Folder {
         fs::rename(&temporary, &path).map_err(io_error("rename to", &path))
     }
 
-    /// Whether the hub has said that the commit has no such file.
+    /// Whether the hub has answered that there is no such file at this commit.
     pub(crate) fn lacks(&self, commit: &str, file: &str) -> bool {
         self.part(".no_exist").join(commit).join(file).is_file()
     }
 
-    /// Remembers that the commit has no such file (`_get_metadata_or_catch_error`).
+    /// Stores that there is no such file at this commit (`_get_metadata_or_catch_error`).
     pub(crate) fn remember_lacking(&self, commit: &str, file: &str) -> Result<(), Error> {
         let path = self.part(".no_exist").join(commit).join(file);
         create_parent(&path)?;
         fs::write(&path, []).map_err(io_error("write", &path))
     }
 
-    /// Puts a file with a complete blob into a snapshot (`_create_symlink`).
+    /// Puts a file into a snapshot. The file's blob must be complete (`_create_symlink`).
     pub(crate) fn link(&self, commit: &str, file: &RemoteFile) -> Result<(), Error> {
         let (blob, pointer) = (self.blob(&file.etag), self.pointer(commit, &file.name));
         create_parent(&pointer)?;
         let up = std::iter::repeat_n("..", 2 + file.name.matches('/').count());
         let target: PathBuf = up.chain(["blobs", &file.etag]).collect();
         let temporary = beside(&pointer);
-        // Renaming replaces an existing file atomically, so readers never find it missing.
+        // Renaming replaces an existing file in one step, so that the file is never missing for a reader.
         let linked = symlink(&target, &temporary).and_then(|()| fs::rename(&temporary, &pointer));
-        // Without the right to create links, as on Windows, the file itself is moved to the snapshot.
+        // If links may not be created, as on Windows, the file itself is moved into the snapshot.
         let moved = linked.or_else(|_| {
             let _ = fs::remove_file(&temporary);
             fs::rename(&blob, &pointer)
         });
         match moved {
-            // The move fails if another process has moved the file already or has it open.
+            // Moving fails if another process has already moved the file, or has opened it.
             Err(_) if is_of(&pointer, file.bytes) => Ok(()),
             moved => moved.map_err(io_error("move to", &pointer)),
         }
     }
 
-    /// Waits for a blob's lock, the one that huggingface_hub takes (`WeakFileLock`). Closing the file releases the
-    /// lock. `None` when cancelled, or if the file system has no locks.
+    /// Waits for the lock of a blob. huggingface_hub uses the same lock (`WeakFileLock`). When the file is closed, the
+    /// lock is released. `None` if the wait was cancelled, or if the file system has no locks.
     pub(crate) fn lock(&self, etag: &str, cancelled: &AtomicBool) -> Result<Option<File>, Error> {
         let path = self.cache.join(".locks").join(&self.name).join(format!("{etag}.lock"));
         create_parent(&path)?;
@@ -151,7 +154,8 @@ impl Folder {
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o664);
             let file = options.open(&path).map_err(io_error("open", &path))?;
             match file.try_lock() {
-                // The previous holder may have removed the file. Other processes then lock a new file.
+                // The process that had the lock before may have removed the file. In that case other processes lock a
+                // new file.
                 Ok(()) if is_at(&file, &path) => return Ok(Some(file)),
                 Ok(()) => continue,
                 Err(TryLockError::WouldBlock) if cancelled.load(Ordering::Relaxed) => return Ok(None),
@@ -162,8 +166,8 @@ impl Folder {
         }
     }
 
-    /// Free bytes on the disk of the cache's folder, or of its nearest existing parent; `None` if the system does not
-    /// report them.
+    /// Free bytes on the disk of the cache's folder. If there is no such folder yet, on the disk of its nearest
+    /// existing parent. `None` if the system does not report them.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         self.cache
             .ancestors()
@@ -177,7 +181,7 @@ pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
     move |source| Error::Io { path, action, source }
 }
 
-/// A name in the same folder that no other thread or process uses.
+/// A name in the same folder that no other thread and no other process uses.
 fn beside(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -190,14 +194,14 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
     fs::create_dir_all(parent).map_err(io_error("create", parent))
 }
 
-/// Whether the path is a file of this length.
+/// Whether there is a file of this length at the path.
 pub(crate) fn is_of(path: &Path, bytes: u64) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes)
 }
 
-/// Locks a file for this process. Returns whether the lock excludes other processes. `path` is the path by which the
-/// file was opened. The lock may exclude nobody: some network file systems grant every lock to everybody (Lustre, GPFS)
-/// or have no locks, and another process may have renamed the file meanwhile.
+/// Locks a file for this process. Returns whether the lock keeps other processes away. `path` must be the path with
+/// which the file was opened. In two cases the lock keeps nobody away: some network file systems have no locks or grant
+/// every lock to everybody (Lustre, GPFS), and another process may have renamed the file meanwhile.
 pub(crate) fn lock_alone(file: &File, path: &Path) -> bool {
     let is_refused = || {
         let second = OpenOptions::new().read(true).append(true).open(path);
@@ -206,7 +210,7 @@ pub(crate) fn lock_alone(file: &File, path: &Path) -> bool {
     file.try_lock().is_ok() && is_at(file, path) && is_refused()
 }
 
-/// Whether the path still names this file.
+/// Whether this file is still the one at the path.
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     let id = |found: io::Result<fs::Metadata>| found.ok().and_then(|metadata| files::id(path, &metadata));
     let (ours, there) = (id(file.metadata()), id(fs::metadata(path)));

@@ -1,5 +1,5 @@
-//! Chooses among several files of a model for one machine. In: headers, a machine, a request and a preference. Out: a
-//! row for each file, the best file, and the reason for the choice.
+//! Chooses one of a model's files for a machine. In: headers, a machine, a request and a preference. Out: a row for
+//! each file, the best file, and the reason for the choice.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,22 +16,22 @@ use serde::Serialize;
 
 use crate::name::cut;
 
-/// Comfortable reading speed in tokens per second, the minimum of [`Preference::default`].
+/// A speed in tokens per second at which reading is comfortable. It is the minimum in [`Preference::default`].
 const READABLE: f64 = 20.0;
 
-/// The minimum bits per weight of a file that counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
+/// The number of bits per weight from which on a file counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
 /// (planner/src/profile/quantisation.rs).
 const FOUR_BITS: f64 = 4.24;
 
-/// A file to choose: of a whole model, or all shards of one.
+/// A file that can be chosen. It contains a whole model, or it stands for all shards of a model.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PlannedFile {
-    /// The name in the table.
+    /// The name that the table shows.
     pub label: String,
-    /// The quantisation in the file's name; `None` if the name has none.
+    /// The quantisation in the name of the file; `None` if there is none.
     pub quant: Option<String>,
-    /// The header, read from files or parsed from their first bytes ([`Header::parse_shards`]).
+    /// The header. It was read from files, or parsed from the first bytes of files ([`Header::parse_shards`]).
     pub header: Header,
 }
 
@@ -42,32 +42,32 @@ impl PlannedFile {
     }
 }
 
-/// The property that decides which file is chosen. Of two files that meet a preference equally well, the one with more
-/// bits per weight is better, or at the same number of bits the faster one.
+/// What decides which file is chosen. If two files meet a preference equally well, the one with more bits per weight is
+/// better. If these are the same too, the faster one is better.
 ///
-/// The textual form is `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
+/// As text, a preference is written as `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Preference {
-    /// The file with the best quality at 20 tokens per second or more. If no file is that fast, the fastest file with
-    /// at least 4 bits per weight.
+    /// The file with the best quality of those that generate at least 20 tokens per second. If no file is that fast,
+    /// the fastest file with at least 4 bits per weight.
     #[default]
     Auto,
-    /// The fastest file with at least this many bits per weight, averaged over the matrices of all blocks.
+    /// The fastest file with at least this many bits per weight. The bits are a mean over the matrices of all blocks.
     FastestAtLeast {
-        /// Bits per weight. Q4_K_M has 4.8.
+        /// Bits per weight; for example, Q4_K_M has 4.8.
         bits: f64,
     },
-    /// The file with the best quality that has at least this speed.
+    /// The file with the best quality of those that have at least this speed.
     BestAtLeast {
-        /// Tokens per second of generation, predicted over the workload's reply.
+        /// Tokens per second. The speed is the predicted one, over the reply of the workload.
         tokens_per_second: f64,
     },
-    /// The file with the best quality of those with every layer on GPUs.
+    /// The file with the best quality of those whose layers all fit on GPUs.
     FitsWholly,
 }
 
-/// A text that is not a valid preference.
+/// A text that is not a preference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a valid preference: write auto, fastest:Q4, fastest:4.5, best:20 (tokens per second) or fits")]
 pub struct PreferenceError(String);
@@ -92,11 +92,11 @@ impl FromStr for Preference {
     }
 }
 
-/// The minimum bits per weight of a quantisation, by name.
+/// The minimum number of bits per weight that a quantisation with this name has.
 fn bits_of(name: &str) -> Option<f64> {
     let name = name.to_ascii_uppercase();
     if let Some(known) = Quantisation::ALL.into_iter().find(|known| known.name() == name) {
-        // Published files are within half a percent of the nominal bits.
+        // The bits of published files differ from the nominal bits by at most half a percent.
         return Some(known.types().2 * 0.99);
     }
     match &name[..] {
@@ -110,36 +110,36 @@ fn bits_of(name: &str) -> Option<f64> {
     }
 }
 
-/// All files, planned for a machine, and the best one.
+/// All files with their plans for a machine, and the best file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Choice {
-    /// One row for each file, in the files' order.
+    /// One row for each file, in the order of the files.
     pub rows: Vec<Row>,
     /// The index of the best file; `None` if no file meets the preference.
     pub chosen: Option<usize>,
-    /// A sentence that says why the file was chosen, or why none was.
+    /// A sentence about why this file was chosen, or why none was.
     pub reason: String,
 }
 
-/// The result of planning one file.
+/// What planning one file has shown.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
     /// The file's label.
     pub label: String,
-    /// The quantisation, from the name or else from the header.
+    /// The quantisation. It comes from the name or, if the name has none, from the header.
     pub quant: Option<String>,
-    /// The total bytes of the files.
+    /// The bytes of all of the model's files together.
     pub bytes: u64,
-    /// Bits per weight, averaged over the matrices of all blocks. They rank quality.
+    /// Bits per weight: the mean over the matrices of all blocks. More bits mean better quality.
     pub bits_per_weight: f64,
     /// The placement, or the reason why there is none.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// The placement by arithmetic. A load also asks llama.cpp, whose placement may differ by a layer.
+/// The placement, found by arithmetic alone. A load asks llama.cpp too, and its placement may differ by a layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -150,22 +150,22 @@ pub enum Outcome {
     Refused(String),
 }
 
-/// A row's placement.
+/// The placement of one file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Placed {
-    /// Number of layers on GPUs. The output layer is the first to be counted.
+    /// The number of layers on GPUs. The output layer is counted first.
     pub n_gpu_layers: u32,
-    /// Number of all layers, the output layer included.
+    /// The number of all layers, including the output layer.
     pub layers: u32,
-    /// Whether all weights that can be on GPUs are there.
+    /// Whether all weights that can be on a GPU are on one.
     pub full_offload: bool,
-    /// Blocks on GPUs with a part on the host.
+    /// The number of blocks on GPUs of which a part stays on the host.
     #[serde(alias = "parted_blocks")]
     pub split_blocks: u32,
-    /// Predicted tokens per second of the workload's generation; `None` for embeddings.
+    /// The predicted speed of generation in tokens per second, for the workload; `None` for embeddings.
     pub tokens_per_second: Option<f64>,
-    /// The basis of the prediction.
+    /// What the prediction is based on.
     pub basis: Option<Basis>,
 }
 
@@ -196,12 +196,12 @@ impl Row {
         }
     }
 
-    /// Whether a part of the model stays on the host.
+    /// Whether some part of the model stays on the host.
     fn is_partly_on_host(&self) -> bool {
         self.placed().is_some_and(|placed| !placed.full_offload)
     }
 
-    /// Tokens per second; 0 without a prediction.
+    /// Tokens per second; 0 if no speed was predicted.
     fn speed(&self) -> f64 {
         self.placed().and_then(|placed| placed.tokens_per_second).unwrap_or(0.0)
     }
@@ -220,7 +220,7 @@ fn placed(profile: &ModelProfile, machine: &Machine, request: &Request) -> Resul
     })
 }
 
-/// Bits per weight of all blocks' matrices, or of all tensors if there are no blocks.
+/// Bits per weight of the matrices of all blocks. If there are no blocks, those of all tensors.
 pub(crate) fn bits_per_weight(header: &Header) -> f64 {
     let bits = |of_blocks: bool| {
         let tensors =
@@ -233,16 +233,17 @@ pub(crate) fn bits_per_weight(header: &Header) -> f64 {
     bits(true).or_else(|| bits(false)).unwrap_or(0.0)
 }
 
-/// Plans each file for a machine and picks the one that meets the preference best. The planning is arithmetic: it takes
-/// milliseconds for each file and always gives the same answer.
+/// Plans each file for a machine, and picks the file that meets the preference best. The plans are made by arithmetic
+/// alone. So a plan takes only milliseconds, and is always the same.
 pub fn choose(files: &[PlannedFile], machine: &Machine, request: &Request, preference: Preference) -> Choice {
     let rows = files.iter().map(|file| Row::new(file, machine, request)).collect();
     decide(rows, preference)
 }
 
-/// Like [`choose`], with measured rates of the host. If a file would stay partly on the host and the rate of one of its
-/// types of weights is unknown, `measure` is called once. It gets all such types, each with a flag for experts'
-/// matrices, and returns the machine with the rates that it could measure.
+/// Like [`choose`], but with measured rates of the host. A file may stay partly on the host, and the rate for one of
+/// its types of weights may not be known. If so, `measure` is called once. It gets all types without a rate, each with
+/// a flag that says whether its matrices are those of experts. It returns the machine, with the rates that it was able
+/// to measure.
 pub fn choose_measured(
     files: &[PlannedFile],
     machine: &Machine,
@@ -258,11 +259,11 @@ pub fn choose_measured(
     choose(files, &measure(machine.clone(), &types), request, preference)
 }
 
-/// Minimum bytes of a model whose speed matters. Smaller models are fast in any placement.
+/// From this size in bytes on, a model's speed matters. Smaller models are fast wherever they are placed.
 const MIN_MODEL: u64 = 64 << 20;
 
-/// The types of weights for which the host's rate is unknown, in files that would stay partly on the host. The `bool`
-/// is true for experts' matrices. Files below 64 MiB are skipped, because they are fast anyway.
+/// In the files that would stay partly on the host, the types of weights for which the host's rate is not known. The
+/// `bool` is true for the matrices of experts. Files below 64 MiB are skipped, because they are fast anyway.
 pub fn unmeasured<'a>(
     rows: impl IntoIterator<Item = (&'a PlannedFile, &'a Row)>,
     machine: &Machine,
@@ -299,7 +300,7 @@ fn decide(rows: Vec<Row>, preference: Preference) -> Choice {
     Choice { chosen: picked.map(|(_, index)| index), reason, rows }
 }
 
-/// The index of the row that meets a preference best. Of equal rows it is the first.
+/// The index of the row that meets a preference best. If several rows are equal, the index of the first of them.
 fn pick(rows: &[Row], preference: Preference) -> Option<usize> {
     let met = rows.iter().enumerate().filter(|(_, row)| meets(row, preference));
     let better = |a: &Row, b: &Row| -> Ordering {
@@ -323,7 +324,7 @@ fn meets(row: &Row, preference: Preference) -> bool {
     }
 }
 
-/// A sentence that says why a row was picked, and which earlier preferences no row met.
+/// A sentence about why a row was picked, and which of the earlier preferences no row met.
 fn because(rows: &[Row], index: usize, preference: Preference, before: &[Preference]) -> String {
     let row = &rows[index];
     let met = rows.iter().filter(|row| meets(row, preference)).count();
@@ -337,11 +338,11 @@ fn because(rows: &[Row], index: usize, preference: Preference, before: &[Prefere
     reason + &format!(": {bits:.1} bits, {speed:.1} tok/s predicted") + &smaller_but_slower(rows, row)
 }
 
-/// The ratio of predicted speeds from which one is notably faster. Smaller differences are noise.
+/// If one predicted speed is this many times another, it counts as notably faster. Smaller differences are noise.
 const NOTABLY: f64 = 1.1;
 
-/// A remark on the slowest file that is smaller but notably slower than the chosen one. On this host, decoding its
-/// types takes more time than its smaller size saves.
+/// A remark about a file that is smaller than the chosen one, but notably slower. If there are several, it is about the
+/// slowest. On this host, it takes more time to decode the types of that file than its smaller size saves.
 fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
     let is_slower = |row: &&Row| row.speed() > 0.0 && row.speed() * NOTABLY <= chosen.speed();
     let smaller = rows.iter().filter(|row| row.bytes < chosen.bytes && row.is_partly_on_host()).filter(is_slower);
@@ -352,7 +353,7 @@ fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
 }
 
 impl fmt::Display for Preference {
-    /// Writes the predicate of a file that meets the preference, such as `reaches 20 tok/s`.
+    /// Writes what is true of a file that meets the preference, such as `reaches 20 tok/s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("can be placed"),
@@ -400,7 +401,8 @@ mod tests {
             row("IQ4_XS", 4.3, 60.0, true),
             row("Q2_K", 2.9, 90.0, true),
         ];
-        // If no file is fast, the fastest file with four bits is chosen, and if none has four bits, the fastest of all.
+        // If no file is fast, the fastest one with four bits is chosen. If no file has four bits, the fastest of all is
+        // chosen.
         let slow = [row("Q8_0", 8.5, 2.0, false), row("Q4_K_M", 4.8, 4.0, false), row("Q2_K", 2.9, 7.0, false)];
         let most = "Q6_K has the most bits per weight of 4 that each reaches 20 tok/s: 6.6 bits, 21.0 tok/s predicted";
         let four_bits = "none reaches 20 tok/s; Q4_K_M is the fastest of 2 that each has 4.24 bits per weight or more: \

@@ -1,9 +1,9 @@
-//! Fetches a model's files into the cache, whole and verified or not at all.
+//! Fetches the files of a model into the cache. Either they are complete and verified, or they are not there at all.
 //!
-//! Each file arrives in one stream. Its part file is always a valid beginning of the file, so no bytes are lost if the
-//! process is killed. A process renames a part file to a blob only if no other process has written to it and its hash
-//! equals the hub's. Of a split model, [`AT_ONCE`] files arrive at a time. No file enters the snapshot before all have
-//! arrived.
+//! Each file arrives in one stream. Its part file is always a beginning of the file. So if the process is killed, no
+//! bytes are lost. A part file is renamed to a blob only if no other process has written to it, and if its hash is the
+//! hub's. If a model is split, [`AT_ONCE`] of its files arrive at the same time. Only when all files have arrived are
+//! they put into the snapshot.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -26,14 +26,14 @@ use crate::repository::{Candidate, RemoteFile};
 /// Number of files that arrive at the same time.
 const AT_ONCE: usize = 4;
 
-/// Maximum bytes of one request. The hub's storage serves files above 50 GB only in ranges (`MAX_HTTP_DOWNLOAD_SIZE` in
-/// huggingface_hub's `constants.py`).
+/// Maximum number of bytes in one request. If a file has more than 50 GB, the storage of Hugging Face's hub sends only
+/// ranges of it (`MAX_HTTP_DOWNLOAD_SIZE` in huggingface_hub's `constants.py`).
 const MAX_REQUEST: u64 = 16 << 30;
 
-/// Interval of progress reports and of checks for cancellation.
+/// How often progress is reported, and how often it is checked whether the fetch was cancelled.
 const REPORT: Duration = Duration::from_millis(100);
 
-/// The state that all threads of a fetch share.
+/// What all threads of a fetch share.
 struct Fetch<'a> {
     http: &'a Http,
     folder: &'a Folder,
@@ -42,7 +42,7 @@ struct Fetch<'a> {
     cancelled: AtomicBool,
 }
 
-/// Fetches the files of a model that the cache lacks, and returns the first file's path.
+/// Fetches those files of a model that are not in the cache. Returns the path of the first file.
 pub(crate) fn fetch(
     http: Option<&Http>,
     folder: &Folder,
@@ -57,10 +57,10 @@ pub(crate) fn fetch(
         let lacking = absent.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
         let done = candidate.bytes().saturating_sub(lacking);
         let (done, cancelled) = (AtomicU64::new(done), AtomicBool::new(false));
-        // Existing blobs are read once to check their hashes, because another tool may have written them.
+        // Another tool may have written a blob that exists already. So the blob is read once, and its hash is checked.
         Fetch { http, folder, candidate, done, cancelled }.all(&absent, progress)?;
-        // The first file is linked last, because readers open it and then expect the others. A file that was moved into
-        // the snapshot meanwhile has no blob to link to, and is skipped.
+        // The first file is linked last, because a reader opens it and then expects the others. If a file was moved
+        // into the snapshot meanwhile, there is no blob to which a link could point. So it is skipped.
         let mut unlinked = absent.iter().rev().filter(|file| !folder.has(commit, file));
         unlinked.try_for_each(|file| folder.link(commit, file))?;
         folder.remember(&candidate.place.revision, commit)?;
@@ -84,7 +84,7 @@ fn check_space(folder: &Folder, candidate: &Candidate, missing: &[&RemoteFile]) 
 }
 
 impl Fetch<'_> {
-    /// Fetches all files, a few at a time. Returns the first error.
+    /// Fetches all files, a few of them at a time. Returns the error that occurred first.
     fn all(&self, missing: &[&RemoteFile], progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), Error> {
         let total = self.candidate.bytes();
         let waiting = Mutex::new(missing.iter());
@@ -96,7 +96,7 @@ impl Fetch<'_> {
                 let sender = sender.clone();
                 scope.spawn(move || {
                     while let Some(file) = next() {
-                        // Sending cannot fail, because the receiver lives until all senders are gone.
+                        // Sending cannot fail, because the receiver lives longer than all senders.
                         let _ = sender.send(self.one(file));
                     }
                 });
@@ -119,7 +119,7 @@ impl Fetch<'_> {
         result
     }
 
-    /// Fetches one file into its blob.
+    /// Fetches one file, which becomes its blob.
     fn one(&self, file: &RemoteFile) -> Result<(), Error> {
         let _lock = self.folder.lock(&file.etag, &self.cancelled)?;
         self.check_cancelled(file)?;
@@ -127,7 +127,7 @@ impl Fetch<'_> {
         let pointer = self.folder.pointer(&self.candidate.place.commit, &file.name);
         let there = [(self.folder.has_blob(file), &blob), (is_of(&pointer, file.bytes), &pointer)];
         if let Some((_, path)) = there.into_iter().find(|(is_there, _)| *is_there) {
-            // Another process has written the file, just now or earlier.
+            // Another process has written the file: just now, or earlier.
             if self.hash_at(path, file)? == file.etag {
                 self.done.fetch_add(file.bytes, Relaxed);
                 return Ok(());
@@ -144,7 +144,7 @@ impl Fetch<'_> {
         self.receive(&mut part, file)?;
         let mut found = part.hex()?;
         if found != file.etag && resumed {
-            // The remains of an earlier fetch may be damaged, for example by a power loss.
+            // What an earlier fetch left may be damaged, for example because the power failed.
             self.done.fetch_sub(part.at, Relaxed);
             part.restart(file)?;
             self.receive(&mut part, file)?;
@@ -158,7 +158,7 @@ impl Fetch<'_> {
         part.become_blob(self.folder, file, &blob)
     }
 
-    /// The hash of an existing file.
+    /// The hash of a file that exists.
     fn hash_at(&self, path: &Path, file: &RemoteFile) -> Result<String, Error> {
         let mut there = File::open(path).map_err(io_error("open", path))?;
         let (mut hash, mut buffer) = (hash_of(file), vec![0; 256 << 10]);
@@ -172,7 +172,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Downloads the missing rest of a file.
+    /// Downloads what is still missing of a file.
     fn receive(&self, part: &mut Part, file: &RemoteFile) -> Result<(), Error> {
         let mut remote = Remote::new(self.http, &self.candidate.place, file);
         let url = remote.shown();
@@ -206,18 +206,19 @@ impl Fetch<'_> {
     }
 }
 
-/// The beginning of a file on the disk, and its hash so far. No other process writes to this file.
+/// The part of a file that has arrived on the disk, and the hash of that part. No other process writes to it.
 struct Part {
     path: PathBuf,
     file: File,
     hash: Box<dyn DynDigest>,
     at: u64,
-    /// Whether only this fetch knows the file's name. No later fetch resumes such a file.
+    /// Whether the file has a name that only this fetch knows. If so, no later fetch can resume it.
     is_alone: bool,
 }
 
 impl Part {
-    /// Resumes the part file of an earlier fetch if no other process can be writing to it. Otherwise begins a new one.
+    /// Resumes the part file of an earlier fetch, if it is certain that no other process is writing to it. If it is
+    /// not, begins a new part file.
     fn open(folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let path = folder.arriving(&of.etag);
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
@@ -239,7 +240,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Begins a file that only this fetch knows.
+    /// Begins a part file whose name only this fetch knows.
     fn alone(folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let path = folder.arriving_alone(&of.etag);
         let file = OpenOptions::new().read(true).append(true).create_new(true).open(&path);
@@ -253,7 +254,7 @@ impl Part {
         Ok(())
     }
 
-    /// The hash of all received bytes. It can be computed only once.
+    /// The hash of all bytes that have arrived. It can be computed only once.
     fn hex(&mut self) -> Result<String, Error> {
         let bytes = self.file.metadata().map_err(io_error("read", &self.path))?.len();
         Ok(match bytes == self.at {
@@ -269,21 +270,22 @@ impl Part {
         Ok(())
     }
 
-    /// Renames the complete file to its blob. The caller has compared its hash with the hub's.
+    /// Renames the complete part file to its blob. The caller must have compared its hash with the hub's.
     fn become_blob(mut self, folder: &Folder, of: &RemoteFile, blob: &Path) -> Result<(), Error> {
         if !is_at(&self.file, &self.path) {
-            // Another process removed the file during the download. Its bytes still exist as long as it is open.
+            // Another process has removed the part file during the download. As long as the file is open, its bytes
+            // still exist.
             self = self.copied(folder, of)?;
         }
         self.file.sync_all().map_err(io_error("write", &self.path))?;
-        // No other process may open the file by its old name before the rename.
+        // Before the rename, no other process may open the file by its old name.
         fs::rename(&self.path, blob).map_err(io_error("rename to", blob))?;
         self.is_alone = false;
         sync_folder(blob);
         Ok(())
     }
 
-    /// Copies the bytes into a new file that has a name.
+    /// Copies the bytes to a new file, which does have a name.
     fn copied(mut self, folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let mut copy = Self::alone(folder, of)?;
         self.file.rewind().map_err(io_error("read", &self.path))?;
@@ -302,7 +304,7 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// No later fetch can resume a private part file, so it is removed.
+    /// No later fetch can resume a file whose name only this fetch knows, so it is removed.
     fn drop(&mut self) {
         if self.is_alone {
             let _ = fs::remove_file(&self.path);
@@ -314,8 +316,8 @@ fn hex(hash: &mut dyn DynDigest) -> String {
     hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A hasher of the kind that the hub uses for a file: sha256, or git's hash of a blob for a file that is stored in git
-/// itself.
+/// The kind of hash that the hub uses for a file: sha256. For a file that is stored in git itself, it is git's hash of
+/// a blob.
 fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
     if file.etag.len() == 64 {
         return Box::new(sha2::Sha256::default());
@@ -323,8 +325,8 @@ fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
     Box::new(sha1::Sha1::new_with_prefix(format!("blob {}\0", file.bytes)))
 }
 
-/// Syncs the folder, so that the new name survives a power loss. Systems on which a folder cannot be opened do that by
-/// themselves.
+/// Syncs the folder, so that the new name is not lost if the power fails. On some systems a folder cannot be opened;
+/// these sync it by themselves.
 fn sync_folder(file: &Path) {
     if let Some(folder) = file.parent().and_then(|parent| File::open(parent).ok()) {
         let _ = folder.sync_all();

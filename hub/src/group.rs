@@ -1,5 +1,5 @@
-//! Groups the files of one folder or repository into models. In: names of files. Out: models, each with its
-//! quantisation and its shards in order. A group that is not a model has the reason.
+//! Groups the files in a folder or repository into models. In: names of files. Out: models, each with its quantisation,
+//! and its shards in order. If a group is not a model, the reason is given.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,35 @@ use autoplace_planner::gguf::{shard_name, shard_of_name};
 
 use crate::local::SkipReason;
 
-/// The files of one model, or files that are not a model.
+/// The files of one model. Or files that are not a model.
 #[derive(Debug)]
 pub(crate) struct Group<T> {
-    /// The name with its folder, without the shard number and `.gguf`.
+    /// The name with its folder, but without the number of the shard and without `.gguf`.
     pub(crate) stem: String,
-    /// The quantisation in the file's or folder's name, in capitals: `Q4_K_M`, `UD-Q4_K_XL`.
+    /// The quantisation in the name of the file or of its folder, in capitals: `Q4_K_M`, `UD-Q4_K_XL`.
     pub(crate) quant: Option<String>,
-    /// Names with their folders, in shard order; at least one.
+    /// The files' names with their folders, in the order of the shards. There is at least one.
     pub(crate) files: Vec<(String, T)>,
-    /// The reason why the group cannot be loaded as a model; `None` if it can.
+    /// Why the group cannot be loaded as a model; `None` if it can be.
     pub(crate) why: Option<SkipReason>,
 }
 
-/// Name prefixes of draft models (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
+/// The prefixes of draft models' names (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
 const DRAFTS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
 
-/// Groups the GGUF files among `files` into models, and sorts the groups by name. In names, folders end with `/`. Each
-/// file comes with a value of the caller's.
+/// Groups the GGUF files in `files` into models. The groups are sorted by name. In a name, each folder ends with `/`.
+/// Each file comes with a value, which the caller chooses and gets back.
 pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Vec<Group<T>> {
     group_where(files, |_| false)
 }
 
-/// Like [`group`], but a file named as a shard forms its own group if `is_whole` says that it is a whole model.
+/// Like [`group`]. But if a file is named like a shard and `is_whole` says that it is a whole model, it is a group by
+/// itself.
 pub(crate) fn group_where<T>(
     files: impl IntoIterator<Item = (String, T)>,
     is_whole: impl Fn(&T) -> bool,
 ) -> Vec<Group<T>> {
-    // The keys are the name's stem and the number of shards.
+    // A key consists of the name's stem and the number of shards.
     let mut stems: BTreeMap<(String, u16), BTreeMap<u16, (String, T)>> = BTreeMap::new();
     for file in files {
         let Some(whole) = without_extension(&file.0) else { continue };
@@ -67,13 +68,13 @@ pub(crate) fn group_where<T>(
     made.collect()
 }
 
-/// A name without its ending `.gguf`, which may be in capitals.
+/// A name without its ending `.gguf`. The ending may be in capitals.
 fn without_extension(name: &str) -> Option<&str> {
     let (stem, extension) = name.split_at_checked(name.len().checked_sub(".gguf".len())?)?;
     extension.eq_ignore_ascii_case(".gguf").then_some(stem)
 }
 
-/// The last quantisation in a model's name, or else in its folder's name.
+/// The last quantisation in the name of a model. If there is none, the last in the name of its folder.
 pub(crate) fn quant_of(stem: &str) -> Option<String> {
     stem.rsplit('/').find_map(|part| {
         let name = part.to_ascii_uppercase();
@@ -108,7 +109,7 @@ fn quant_at(text: &str) -> Option<String> {
     }
 }
 
-/// A suffix that follows a type of llama.cpp and its relatives: `0`, `K`, `M`, `XXS`, `NL`, `KSS`.
+/// What may follow a type in llama.cpp and in related programs: `0`, `K`, `M`, `XXS`, `NL`, `KSS`.
 fn is_kind(text: &str) -> bool {
     let is_size = |c: char| matches!(c, 'K' | 'S' | 'M' | 'L' | 'X' | 'N' | 'T' | 'P' | 'R' | 'V');
     (1..=3).contains(&text.len()) && (text.chars().all(is_size) || text.chars().all(|c| c.is_ascii_digit()))

@@ -1,13 +1,14 @@
-//! Reads the headers of a repository's models without fetching the models. In: ranges of files. Out: [`Header`]s.
+//! Reads the headers of a repository's models. The models themselves are not fetched. In: ranges of files. Out:
+//! [`Header`]s.
 //!
 //! A header has 5 to 15 MB. Nearly all of it is the vocabulary, which is the same in all quantisations of a repository.
-//! The first header is read as a whole. Of every other header, only the parts before, between and behind the
-//! vocabulary's arrays are read; the arrays are taken from the first header.
+//! The first header is read completely. Of every other header, only those parts are read that come before, between and
+//! after the arrays of the vocabulary. The arrays are taken from the first header.
 //!
-//! This is done only if all of these are true: the first large array has the same key, element type and length; at
-//! least [`BESIDE`] bytes behind this entry equal those of the first header; the bytes on both sides of each array's
-//! end do too; and the result parses. Otherwise the header is read as a whole. The rest of the arrays is not checked,
-//! but plans do not read it: they only count tokens.
+//! This is done only if all of the following is true. The first large array has the same key, element type and length.
+//! At least [`BESIDE`] bytes after this entry are the same as in the first header. The bytes on both sides of each
+//! array's end are the same too. And the result can be parsed. If anything of this is not true, the header is read
+//! completely. The other bytes of the arrays are not checked. But plans do not read them: they only count tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,38 +20,38 @@ use crate::http::Http;
 use crate::remote::Remote;
 use crate::repository::Candidate;
 
-/// Bytes of the first read of a header. Without the vocabulary, headers have 10 to 100 KiB.
+/// The number of bytes that are read of a header at first. Without the vocabulary, headers have 10 to 100 KiB.
 const FIRST: u64 = 1 << 20;
 
-/// Bytes of the first read of a later shard, which has no metadata.
+/// The number of bytes that are read at first of a later shard, which has no metadata.
 const FIRST_OF_SHARD: u64 = 256 << 10;
 
-/// Maximum bytes of a header to read from a hub. The longest known headers have 20 MB.
+/// Maximum number of bytes of a header on a hub. The longest headers that are known have 20 MB.
 const MAX_HEADER: u64 = 256 << 20;
 
-/// Bytes that must match on each side of a skipped range.
+/// How many bytes must be the same on each side of a range that is skipped.
 const BESIDE: u64 = 4 << 10;
 
-/// Arrays with fewer elements are read along with their surroundings.
+/// An array with fewer elements than this is read together with what surrounds it.
 const FEW: u64 = 2048;
 
-/// Maximum difference in bytes between the metadata and tensor lists of two quantisations.
+/// By how many bytes the metadata and the tensor lists of two quantisations may differ in length.
 const SLACK: u64 = 32 << 10;
 
-/// The large arrays of a header that was read as a whole.
+/// The large arrays of a header that was read completely.
 pub(crate) struct Vocabulary {
     bytes: Arc<[u8]>,
-    /// The range from the first element of the first large array to the end of the last one.
+    /// From the first element of the first large array to the end of the last one.
     arrays: Range<u64>,
-    /// The ranges between arrays, each from the end of one to the first element of the next.
+    /// The ranges between the arrays. Each begins at the end of one array, and ends at the first element of the next.
     between: Vec<Range<u64>>,
-    /// The entry before the first array: key, type, number of elements.
+    /// What stands before the first array: its key, its type, and its number of elements.
     entry: Vec<u8>,
     header_bytes: u64,
 }
 
-/// Reads a model's header. `known` has the vocabulary of another model of the repository. If it is `None`, it is set to
-/// this model's.
+/// Reads the header of a model. `known` contains the vocabulary of another model in the repository. If it is `None`,
+/// the vocabulary of this model is stored there.
 pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) -> Result<Header, Error> {
     let mut shards: Vec<(Arc<[u8]>, u64)> = Vec::new();
     for file in &of.files {
@@ -69,7 +70,7 @@ pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) 
     Ok(header)
 }
 
-/// Reads a file's beginning until it contains the whole header.
+/// Reads more and more of a file's beginning, until it contains the whole header.
 fn whole(remote: &mut Remote<'_>, first: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let mut more = first;
@@ -88,15 +89,15 @@ fn whole(remote: &mut Remote<'_>, first: u64) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether the bytes contain the whole header. A single shard's header counts as whole, though the shard is not a
-/// model.
+/// Whether these bytes contain the whole header. The header of a single shard counts as whole, although a shard is not
+/// a model.
 fn is_whole(bytes: &[u8], file_bytes: u64) -> bool {
     let header = Header::parse_shards([(Arc::from(bytes), file_bytes)]);
     !matches!(header, Err(gguf::Error::Truncated { .. }))
 }
 
 impl Vocabulary {
-    /// Finds the large arrays; `None` if taking them from this header would save nothing.
+    /// Finds the large arrays; `None` if nothing would be saved by taking them from this header.
     fn from_header(header: &Header, bytes: Arc<[u8]>) -> Option<Self> {
         let mut arrays: Vec<(Range<u64>, Vec<u8>)> = Vec::new();
         for (key, value) in header.metadata() {
@@ -125,7 +126,7 @@ impl Vocabulary {
         Some(Self { bytes, arrays: all, between, entry: arrays.swap_remove(0).1, header_bytes })
     }
 
-    /// The header of another file, completed with these arrays; `None` if its arrays differ.
+    /// The header of another file, into which these arrays are put; `None` if the file's arrays are different.
     fn splice(&self, remote: &mut Remote<'_>) -> Result<Option<Vec<u8>>, Error> {
         let Range { start, end } = self.arrays;
         let mut bytes = remote.read(0..start + (FIRST / 16))?;
@@ -156,7 +157,7 @@ impl Vocabulary {
             let is_short = have < remote.file.bytes && have <= MAX_HEADER;
             match Header::parse_shards([(Arc::from(&bytes[..]), remote.file.bytes)]) {
                 Err(gguf::Error::Truncated { .. }) if is_short => {}
-                // A single shard is not a model, but its header is complete.
+                // A single shard is not a model, but its header is whole.
                 Ok(_) | Err(gguf::Error::Shards { .. }) => return Ok(Some(bytes)),
                 Err(_) => return Ok(None),
             }
@@ -165,7 +166,8 @@ impl Vocabulary {
         }
     }
 
-    /// Whether `bytes` has at least `least` bytes and equals the arrays' bytes from `at` on.
+    /// Whether `bytes` has at least `least` bytes, and they are the same as the bytes from `at` on in the range of the
+    /// arrays.
     fn has(&self, at: u64, bytes: &[u8], least: u64) -> bool {
         let here = &self.bytes[at as usize..self.arrays.end as usize];
         let length = bytes.len().min(here.len());

@@ -1,8 +1,8 @@
-//! Requests to a hub. In: an address, whose redirects are followed. Out: an answer with status 200 or 206, or an error
+//! Requests to a hub. In: an address. Its redirects are followed. Out: an answer with status 200 or 206, or an error
 //! that says whether another attempt may help.
 //!
-//! The token goes only to the endpoint's own origin (scheme, host and port). A hub redirects to a storage host with
-//! signed addresses (`_is_same_or_hub_host` in huggingface_hub's `utils/_http.py`).
+//! The token is sent only to the endpoint's own origin (scheme, host and port). For the file itself, a hub redirects to
+//! a storage host, with a signed address (`_is_same_or_hub_host` in huggingface_hub's `utils/_http.py`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
@@ -15,43 +15,45 @@ use ureq::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 
 use crate::error::Error;
 
-/// Maximum number of redirects, a usual limit of clients (`_MAX_REDIRECTS` in huggingface_hub). A hub needs fewer.
+/// Maximum number of redirects. Many clients have this maximum (`_MAX_REDIRECTS` in huggingface_hub). A hub needs
+/// fewer.
 const MAX_REDIRECTS: usize = 10;
 
-/// The longest wait that a server may request. A hub counts requests over five minutes.
+/// How long a server may ask a client to wait at most. A hub counts the requests of the last five minutes.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Maximum bytes of a listing. A repository of 10,000 files takes 4 MB.
+/// Maximum bytes of a repository's listing. The listing of 10,000 files has 4 MB.
 const MAX_LISTING: u64 = 64 << 20;
 
-/// Limits of retries.
+/// How often, and how long, a request is tried again.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
-    /// The time limit of a connection, and of each read.
+    /// How long opening a connection may take, and each read.
     pub(crate) timeout: Duration,
     pub(crate) attempts: u32,
-    /// The pause before the second attempt. It doubles before each further attempt.
+    /// The pause before the second attempt. The pause is doubled before each further attempt.
     pub(crate) pause: Duration,
 }
 
-/// The header's value for a token. `Debug` does not print it. `None` if the token cannot be in a header.
+/// The value of the header that contains a token. `Debug` does not print it. `None` if a header cannot contain the
+/// token.
 pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// An endpoint and the settings of its requests.
+/// An endpoint, and the settings for requests to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
     agent: Agent,
-    /// The address without a trailing `/`.
+    /// The address. It does not end with `/`.
     pub(crate) endpoint: String,
     token: Option<HeaderValue>,
     patience: Patience,
 }
 
-/// An answer with an unread body.
+/// An answer whose body was not read yet.
 pub(crate) struct Answer {
     /// The address after the last redirect.
     pub(crate) url: String,
@@ -60,13 +62,14 @@ pub(crate) struct Answer {
     pub(crate) body: ureq::Body,
 }
 
-/// Why an attempt failed.
+/// Why an attempt has failed.
 pub(crate) enum Failure {
     /// Another attempt would fail in the same way.
     Final(Error),
-    /// Another attempt may succeed, after the wait that the server requests.
+    /// Another attempt may succeed. If the server has asked for a wait, after that wait.
     Again { url: String, status: Option<u16>, problem: String, wait: Option<Duration> },
-    /// The stored address has expired. The caller should try again at once, with the repository's address.
+    /// An address that was stored is no longer valid. The caller should try again at once, with the address in the
+    /// repository.
     Expired,
 }
 
@@ -83,7 +86,7 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // A redirect must not lead from https to http.
+            // If the address is https, no redirect may lead to http.
             .https_only(endpoint.starts_with("https:"))
             .timeout_resolve(Some(patience.timeout))
             .timeout_connect(Some(patience.timeout))
@@ -97,7 +100,7 @@ impl Http {
         Self { agent: config.build().new_agent(), endpoint, token, patience }
     }
 
-    /// Requests a whole answer, as text.
+    /// Requests a whole answer and returns its text.
     pub(crate) fn text(&self, url: &str) -> Result<String, Error> {
         self.patiently(&AtomicBool::new(false), |_| {
             let answer = self.get(url, None)?;
@@ -113,8 +116,9 @@ impl Http {
         })
     }
 
-    /// Repeats `act` until it succeeds, fails for good, or has used up its attempts. If `act` got further than earlier
-    /// attempts, it sets its argument, and the count starts again. `cancelled` ends a pause between attempts.
+    /// Calls `act` again and again, until it succeeds, fails for good, or there are no attempts left. If `act` got
+    /// further than before, it sets its argument, and then attempts are counted from the beginning again. `cancelled`
+    /// ends a pause between two attempts.
     pub(crate) fn patiently<T>(
         &self,
         cancelled: &AtomicBool,
@@ -137,8 +141,7 @@ impl Http {
                 });
             }
             let pause = self.patience.pause.saturating_mul(1 << (attempts - 1).min(6));
-            // A random part spreads the clients of a server that has failed, so that they do not all return at the same
-            // moment.
+            // When a server has failed, a random part of the pause makes its clients come back at different moments.
             let jitter = RandomState::new().hash_one(attempts) % 256;
             let pause = pause / 2 + pause.mul_f64(jitter as f64 / 256.0);
             rest(wait.map_or(pause, |wait| wait.min(MAX_WAIT)), cancelled);
@@ -176,7 +179,7 @@ impl Http {
 }
 
 impl Answer {
-    /// The answer, if its status is a success.
+    /// Returns the answer if its status means success.
     fn checked(self, has_token: bool) -> Result<Self, Failure> {
         let (status, url) = (self.status.as_u16(), shown(&self.url));
         Err(match status {
@@ -197,7 +200,8 @@ impl Answer {
         })
     }
 
-    /// Advice on how to resolve a refusal. A hub also answers 401 for a missing repository (`hf_raise_for_status`).
+    /// Advice about what to do after a refusal. A hub also answers 401 if there is no such repository
+    /// (`hf_raise_for_status`).
     fn advice(&self, has_token: bool) -> String {
         let page = "the repository is gated: accept its licence on its page";
         let token = "HF_TOKEN or `hf auth login`";
@@ -209,7 +213,7 @@ impl Answer {
         }
     }
 
-    /// The wait that the server requests: Retry-After in seconds, or the `t` in a hub's RateLimit.
+    /// How long the server asks to wait: a Retry-After in seconds, or the `t` in a hub's RateLimit.
     fn wait(&self) -> Option<Duration> {
         let limit = || self.text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t="));
         let seconds = self.text("retry-after").or_else(limit)?;
@@ -220,8 +224,8 @@ impl Answer {
         self.headers.get(header)?.to_str().ok()
     }
 
-    /// A reader of the file from byte `start` on, even if the answer begins earlier. It is a failure if the file's
-    /// length is not `file_bytes`.
+    /// A reader for the file's bytes from `start` on. The answer may begin earlier. If the length of the file is not
+    /// `file_bytes`, this is a failure.
     pub(crate) fn bytes_from(self, start: u64, file_bytes: u64) -> Result<impl Read, Failure> {
         let url = shown(&self.url);
         let wrong = |problem: String| Failure::Final(Error::Answer { url: url.clone(), problem });
@@ -231,7 +235,7 @@ impl Answer {
                 let found = content_range(range).ok_or_else(|| wrong(format!("Content-Range is `{range}`")))?;
                 (found.0, Some(found.1))
             }
-            // A server without support for ranges sends the whole file.
+            // If a server does not support ranges, it sends the whole file.
             _ => (0, self.text("content-length").and_then(|length| length.parse().ok())),
         };
         if length.is_some_and(|length| length != file_bytes) || at > start {
@@ -249,18 +253,18 @@ impl Answer {
     }
 }
 
-/// Parses `bytes 3-8/10`: the first byte and the file's length.
+/// Parses `bytes 3-8/10` into the index of the first byte and the length of the file.
 fn content_range(text: &str) -> Option<(u64, u64)> {
     let (range, length) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     Some((range.split_once('-')?.0.trim().parse().ok()?, length.trim().parse().ok()?))
 }
 
-/// The failure for an I/O error in reading a body.
+/// The failure if an I/O error occurs while a body is read.
 pub(crate) fn broken(url: &str, error: &io::Error) -> Failure {
     passing(url, format!("the connection broke: {error}"))
 }
 
-/// The failure for a body that ended too early.
+/// The failure if a body has ended too early.
 pub(crate) fn cut(url: &str) -> Failure {
     passing(url, "the connection ended before the file did".to_owned())
 }
@@ -272,7 +276,7 @@ fn passing(url: &str, problem: String) -> Failure {
 fn network(url: &str, error: &ureq::Error) -> Failure {
     let url = shown(url);
     let problem = match error {
-        // The messages of these errors would contain the address, which may have a signature.
+        // The messages of these errors would contain the address, and an address may contain a signature.
         ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => "not a valid address".to_owned(),
         ureq::Error::TlsRequired => "https needs the feature `https` of autoplace-hub".to_owned(),
@@ -281,7 +285,7 @@ fn network(url: &str, error: &ureq::Error) -> Failure {
     Error::Answer { url, problem }.into()
 }
 
-/// Sleeps, unless cancelled.
+/// Sleeps, until the time has passed or the fetch is cancelled.
 fn rest(time: Duration, cancelled: &AtomicBool) {
     let step = Duration::from_millis(50);
     let mut left = time;
@@ -291,7 +295,7 @@ fn rest(time: Duration, cancelled: &AtomicBool) {
     }
 }
 
-/// An address for messages: without query, user name and password.
+/// An address as messages show it: without its query, user name and password.
 pub(crate) fn shown(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
@@ -300,7 +304,7 @@ pub(crate) fn shown(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// Scheme, host and port of an address.
+/// The scheme, the host and the port of an address.
 fn origin(url: &str) -> Option<(String, String, u16)> {
     let uri: Uri = url.parse().ok()?;
     let scheme = uri.scheme_str()?.to_ascii_lowercase();
@@ -308,7 +312,7 @@ fn origin(url: &str) -> Option<(String, String, u16)> {
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
-/// The target of a redirect. A hub's targets are whole addresses, or begin with `/`.
+/// The address to which a redirect leads. A hub sends whole addresses, or addresses that begin with `/`.
 fn join(base: &str, location: &str) -> Option<String> {
     let (scheme, rest) = base.split_once("://")?;
     let host = rest.split(['/', '?', '#']).next()?;
@@ -319,7 +323,8 @@ fn join(base: &str, location: &str) -> Option<String> {
     }
 }
 
-/// Percent-encodes a text as one path segment, `/` included (`urllib.parse.quote(text, safe="")`).
+/// Percent-encodes a text so that it is one segment of a path; `/` is encoded too (`urllib.parse.quote(text,
+/// safe="")`).
 pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for byte in text.bytes() {

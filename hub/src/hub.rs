@@ -1,4 +1,5 @@
-//! A hub and its cache on this machine. Endpoint, cache and token come from the settings of Hugging Face's own tools.
+//! A hub and its cache on this machine. The endpoint, the cache and the token come from the settings of Hugging Face's
+//! own tools.
 
 use std::fs;
 use std::io;
@@ -19,7 +20,7 @@ use crate::{fetch, header};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// A hub of models and the cache for its files. `Debug` shows no token.
+/// A hub with models, and the cache for its files. `Debug` shows no token.
 #[derive(Debug, Clone)]
 pub struct Hub {
     endpoint: String,
@@ -30,7 +31,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub with this address and cache folder, without a token.
+    /// A hub with this address and this cache folder. There is no token.
     pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Self {
         let (endpoint, cache) = (endpoint.into(), cache.into());
         let (timeout, pause) = (Duration::from_secs(30), Duration::from_secs(1));
@@ -41,14 +42,14 @@ impl Hub {
     ///
     /// - endpoint: `HF_ENDPOINT`;
     /// - cache: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, or `hub` in `HF_HOME` (default: `huggingface` in
-    ///   `XDG_CACHE_HOME` or `~/.cache`), with variables (`$DATA`) expanded;
+    ///   `XDG_CACHE_HOME` or `~/.cache`); variables in these values (`$DATA`) are expanded;
     /// - token: `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, or the file `HF_TOKEN_PATH` (default: `token` in `HF_HOME`),
     ///   unless `HF_HUB_DISABLE_IMPLICIT_TOKEN` is set;
     /// - offline: `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
     ///
     /// # Errors
     ///
-    /// [`Error::Environment`] if there is no home folder, or if the token cannot be read or sent.
+    /// [`Error::Environment`] if there is no home folder, or if the token cannot be read or cannot be sent.
     pub fn from_env() -> Result<Self, Error> {
         Self::from_environment(&Environment::from_process())
     }
@@ -70,11 +71,11 @@ impl Hub {
         token.iter().try_fold(hub, |hub, token| hub.token(token))
     }
 
-    /// Sends a token with every request to the endpoint itself, and never to another host.
+    /// Sets a token. It is sent with every request to the endpoint itself, and never to another host.
     ///
     /// # Errors
     ///
-    /// [`Error::Environment`] if the token has characters that a header cannot contain.
+    /// [`Error::Environment`] if the token contains characters that a header cannot contain.
     pub fn token(mut self, token: &str) -> Result<Self, Error> {
         let token: String = token.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
         let problem = "the token has characters that are not allowed in one".to_owned();
@@ -92,25 +93,25 @@ impl Hub {
         self
     }
 
-    /// Whether only the cache is used. Nothing can be fetched then.
+    /// Whether only the cache is used. If so, nothing can be fetched.
     pub const fn is_offline(&self) -> bool {
         self.offline
     }
 
-    /// Sets the time limit of a connection and of each read, the number of attempts, and the pause before the second
-    /// attempt, which doubles before each further one. Default: 30 seconds, 6 attempts, 1 second. The count of attempts
-    /// starts again whenever bytes arrive.
+    /// Sets how long opening a connection and each read may take, the number of attempts, and the pause before the
+    /// second attempt. The pause is doubled before each further attempt. The defaults are 30 seconds, 6 attempts, and 1
+    /// second. Whenever bytes arrive, attempts are counted from the beginning again.
     pub fn patience(mut self, timeout: Duration, attempts: u32, pause: Duration) -> Self {
         self.patience = Patience { timeout, attempts, pause };
         self
     }
 
-    /// Lists a repository's models, by one request or, when offline, from the cache.
+    /// Lists the models of a repository with one request. In offline mode, lists those in the cache.
     ///
     /// # Errors
     ///
-    /// [`Error::NoModel`] if no model has the quantisation in the name; [`Error::Offline`]; errors of a request:
-    /// [`Error::Refused`], [`Error::Missing`], [`Error::Status`], [`Error::Network`], [`Error::Answer`].
+    /// [`Error::NoModel`] if the name contains a quantisation and no model has it. [`Error::Offline`]. The errors of a
+    /// request: [`Error::Refused`], [`Error::Missing`], [`Error::Status`], [`Error::Network`], [`Error::Answer`].
     pub fn repository(&self, name: &Name) -> Result<Repository, Error> {
         match self.http() {
             Some(http) => repository::listed(&http, name),
@@ -118,22 +119,23 @@ impl Hub {
         }
     }
 
-    /// The header of each candidate, in order. A cached file is read from the disk. Of other files, ranges are
-    /// requested: a few MB for the first header, and about 100 KB for each further one.
+    /// The header of each candidate, in their order. If a file is in the cache, it is read from the disk. Of the other
+    /// files, ranges are requested: a few MB for the first header, and about 100 KB for each further header.
     ///
     /// # Errors
     ///
-    /// For each candidate: [`Error::Header`] if the file is not GGUF; errors of a request.
+    /// For each candidate: [`Error::Header`] if the file is not GGUF, and the errors of a request.
     pub fn headers(&self, repository: &Repository) -> Vec<Result<Header, Error>> {
         self.headers_of(&repository.candidates)
     }
 
-    /// Lists the projectors of a repository, whatever models it has: those in the cache, or else those of the hub. A
-    /// quantisation in the name is the projector's. The hub is asked once about a cached commit without a projector.
+    /// Lists the projectors of a repository, whatever its models. If there are projectors in the cache, these are
+    /// listed, and otherwise those on the hub. If the name contains a quantisation, it is that of the projector. If no
+    /// projector of a cached commit is in the cache, the hub is asked only once.
     ///
     /// # Errors
     ///
-    /// [`Error::NoModel`] if there is no projector, or none with the quantisation; [`Error::Offline`]; errors of a
+    /// [`Error::NoModel`] if there is no projector, or none with the quantisation. [`Error::Offline`]. The errors of a
     /// request.
     pub fn projectors(&self, name: &Name) -> Result<Vec<Candidate>, Error> {
         let folder = self.folder(name.repository());
@@ -165,22 +167,22 @@ impl Hub {
         candidates.iter().map(header).collect()
     }
 
-    /// A model's first file, if the cache has all files.
+    /// The path of a model's first file, if all of its files are in the cache.
     pub fn cached(&self, candidate: &Candidate) -> Option<PathBuf> {
         let (folder, commit) = (self.folder(&candidate.place.repository), &candidate.place.commit);
         let whole = candidate.files.iter().all(|file| folder.has(commit, file));
         whole.then(|| folder.pointer(commit, &candidate.files[0].name))
     }
 
-    /// Fetches the files of a model that the cache lacks, and returns the first file's path. An unfinished fetch by
-    /// this library is resumed. A blob from another tool is read once, and fetched again if its hash differs from the
-    /// hub's. `progress` is called every tenth of a second with the bytes so far and the total bytes; it may cancel the
-    /// fetch.
+    /// Fetches those files of a model that are not in the cache. Returns the path of the first file. If this library
+    /// has begun a fetch before, it is resumed. If another tool has written a blob, the blob is read once. If its hash
+    /// is not the hub's, it is fetched again. Every tenth of a second, `progress` is called with the number of bytes so
+    /// far and in total. It may cancel the fetch.
     ///
     /// # Errors
     ///
-    /// [`Error::Space`] before anything is fetched; [`Error::Hash`] and [`Error::Answer`] if a file differs from the
-    /// hub's listing; [`Error::Cancelled`]; [`Error::Offline`]; [`Error::Io`]; errors of a request.
+    /// [`Error::Space`] before anything is fetched. [`Error::Hash`] and [`Error::Answer`] if a file is not as the hub
+    /// lists it. [`Error::Cancelled`]. [`Error::Offline`]. [`Error::Io`]. The errors of a request.
     pub fn fetch(
         &self,
         candidate: &Candidate,
@@ -199,7 +201,7 @@ impl Hub {
     }
 }
 
-/// `ENV_VARS_TRUE_VALUES` of huggingface_hub.
+/// As `ENV_VARS_TRUE_VALUES` in huggingface_hub.
 fn is_true(value: &str) -> bool {
     matches!(&value.to_ascii_uppercase()[..], "1" | "ON" | "YES" | "TRUE")
 }

@@ -30,7 +30,7 @@ pub struct NameError {
 }
 
 impl Name {
-    /// Whether a text is a name rather than a path: it begins with `hf:`.
+    /// Whether a text is a name and not a path. A name begins with `hf:`.
     pub fn is_hub_name(text: &str) -> bool {
         text.starts_with("hf:")
     }
@@ -40,7 +40,7 @@ impl Name {
         &self.repository
     }
 
-    /// The requested quantisation in capitals; `None` if the name has none.
+    /// The quantisation that is asked for, in capitals; `None` if the name contains none.
     pub fn quant(&self) -> Option<&str> {
         self.quant.as_deref()
     }
@@ -56,7 +56,7 @@ impl Name {
     }
 }
 
-/// The text before a mark, and the text behind it if the mark occurs.
+/// The text before a mark, and the text after it; `None` if the mark does not occur.
 pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
@@ -70,8 +70,8 @@ impl FromStr for Name {
         let (rest, revision) = cut(rest, '@');
         let (repository, quant) = cut(rest, ':');
         let (owner, name) = repository.split_once('/').ok_or_else(|| wrong("there is no owner/name"))?;
-        // The hub's rule for names (huggingface_hub, `validate_repo_id`). A name that follows the rule cannot lead out
-        // of its folder.
+        // The rule of the hub for names (huggingface_hub, `validate_repo_id`). A name that follows this rule cannot
+        // lead out of its folder.
         let is_word = |word: &str| {
             let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
             !word.is_empty() && word.chars().all(allowed) && !word.starts_with('.')

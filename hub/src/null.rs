@@ -1,8 +1,8 @@
-//! Reads lists in the JSON of other tools. They may write `null` for an empty list, as Go's encoder does.
+//! Reads lists in JSON that other tools have written. They may write `null` for an empty list. Go's encoder does so.
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads a list, or an empty one for `null`. Use with `#[serde(default)]` for fields that may be absent.
+/// Reads a list. `null` counts as an empty list. Use it together with `#[serde(default)]` if the field may be missing.
 pub(crate) fn empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! Picks a model by name. In: a name, a machine, a request and a preference. Out: the models of that name, their
+//! Picks a model by name. In: a name, a machine, a request and a preference. Out: the models with that name, their
 //! placements on the machine, and the best model.
 
 use std::path::PathBuf;
@@ -14,59 +14,60 @@ use crate::name::Name;
 use crate::projector::{ProjectorChoice, choose_projector};
 use crate::repository::{Candidate, Repository};
 
-/// The models behind a name, planned for a machine.
+/// The models to which a name leads, planned for a machine.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pick {
-    /// The requested name.
+    /// The name that was asked for.
     pub name: Name,
-    /// A sentence for each skipped file: files that are not models, and files whose header cannot be read.
+    /// A sentence for each file that was skipped. It is not a model, or its header cannot be read.
     pub left_out: Vec<String>,
-    /// The models with readable headers, in the order of the choice's rows.
+    /// The models whose headers can be read, in the same order as the rows of the choice.
     pub candidates: Vec<Candidate>,
-    /// The repository's projectors for images or sound. If the hub was not asked, only those in the cache;
-    /// [`Hub::projectors`] asks the hub.
+    /// The projectors of the repository, for images or sound. If no request went to the hub, only those in the cache.
+    /// [`Hub::projectors`] also asks the hub.
     pub projectors: Vec<Candidate>,
-    /// The header of the chosen model.
+    /// The header of the model that was chosen.
     pub header: Option<Header>,
     /// The placement of each model, and the one that meets the preference best.
     pub choice: Choice,
-    /// The first file of the chosen model, if the cache has all its files.
+    /// The first file of the model that was chosen, if all of its files are in the cache.
     pub cached: Option<PathBuf>,
 }
 
 impl Pick {
-    /// The chosen model.
+    /// The model that was chosen.
     ///
     /// # Errors
     ///
-    /// [`Error::Unmet`] if no model meets the preference; [`choice`](Self::choice) has the outcome of each.
+    /// [`Error::Unmet`] if no model meets the preference. [`choice`](Self::choice) then shows the result for each
+    /// model.
     pub fn chosen(&self) -> Result<&Candidate, Error> {
         let unmet = || Error::Unmet { name: self.name.to_string(), reason: self.choice.reason.clone() };
         self.choice.chosen.and_then(|chosen| self.candidates.get(chosen)).ok_or_else(unmet)
     }
 }
 
-/// A projector that goes beside a model.
+/// A projector that is loaded together with a model.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ProjectorPick {
-    /// The chosen projector.
+    /// The projector that was chosen.
     pub candidate: Candidate,
-    /// Its file, if the cache has it.
+    /// The path of its file, if it is in the cache.
     pub cached: Option<PathBuf>,
-    /// A sentence that says why it was chosen.
+    /// A sentence about why it was chosen.
     pub reason: String,
 }
 
 impl Hub {
-    /// Chooses among projectors with [`choose_projector`]: the best that goes with the model and fits beside it. Their
-    /// headers are read by ranges; nothing is fetched.
+    /// Chooses a projector with [`choose_projector`]: the best that belongs to the model and fits together with it.
+    /// Only ranges are read, for the headers; nothing is fetched.
     ///
     /// # Errors
     ///
-    /// [`Error::NoProjector`] with the reason if no projector can be loaded beside the model. If no header can be read,
-    /// the error of the first header.
+    /// [`Error::NoProjector`] if no projector can be loaded together with the model. It contains the reason. If no
+    /// header can be read, the error of the first header.
     pub fn pick_projector(
         &self,
         projectors: &[Candidate],
@@ -94,14 +95,14 @@ impl Hub {
         Ok(ProjectorPick { cached: self.cached(&candidate), candidate, reason })
     }
 
-    /// Chooses among the models of a name with [`choose`]. Fully cached models come first: if one of them meets the
-    /// preference, nothing is requested. Otherwise the repository is listed and the headers are read by ranges, a few
-    /// MB. No model is fetched.
+    /// Chooses one of the models with this name, with [`choose`]. Models that are completely in the cache are
+    /// considered first. If one of them meets the preference, nothing is requested. If none does, the repository is
+    /// listed, and ranges with the headers are read, a few MB. No model is fetched.
     ///
     /// # Errors
     ///
-    /// The errors of [`repository`](Self::repository). If no header can be read, the error of the first header. A
-    /// preference that no model meets is an error of [`Pick::chosen`].
+    /// The errors of [`repository`](Self::repository). If no header can be read, the error of the first header. If no
+    /// model meets the preference, [`Pick::chosen`] returns an error.
     pub fn pick(
         &self,
         name: &Name,
@@ -112,8 +113,8 @@ impl Hub {
         self.pick_by(name, |files| choose(files, machine, request, preference))
     }
 
-    /// Like [`pick`](Self::pick), with [`choose_measured`]: `measure` is called for missing rates of the host, if a
-    /// part of a model would stay on the host.
+    /// Like [`pick`](Self::pick), but with [`choose_measured`]: if a part of a model would stay on the host and a rate
+    /// of the host is missing, `measure` is called.
     ///
     /// # Errors
     ///

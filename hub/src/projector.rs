@@ -1,5 +1,5 @@
-//! Chooses the projector for a model. In: headers, a machine and a request. Out: the best projector that fits, and the
-//! reason.
+//! Chooses the projector for a model. In: headers, a machine and a request. Out: the best of the projectors that fit,
+//! and the reason.
 
 use autoplace_planner::Planner;
 use autoplace_planner::gguf::Header;
@@ -12,38 +12,39 @@ use serde::Serialize;
 
 use crate::choice::{PlannedFile, bits_per_weight};
 
-/// Bits per weight from which a projector counts as F32. Files of F16 also have some tensors of F32.
+/// From this number of bits per weight on, a projector counts as F32. A file of F16 has some tensors of F32 too.
 const F32_BITS: f64 = 24.0;
 
-/// Bits per weight from which no loss of quality is noticeable. Q8_0 has 8.5.
+/// From this number of bits per weight on, no loss of quality can be noticed. Q8_0 has 8.5.
 const FINE_BITS: f64 = 8.0;
 
-/// A projector with more bits is chosen only if the model keeps at least this share of its speed.
+/// With a projector of more bits, the model must keep at least this share of its speed. If it does not, that projector
+/// is not chosen.
 const AS_FAST: f64 = 0.98;
 
 /// The projector that was chosen for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProjectorChoice {
-    /// The index of the chosen file; `None` if no projector is for this model, or none fits.
+    /// The index of the file that was chosen; `None` if no projector belongs to this model, or none fits.
     pub chosen: Option<usize>,
-    /// A sentence that says why it was chosen, or why none was.
+    /// A sentence about why it was chosen, or why none was.
     pub reason: String,
 }
 
-/// A projector that can be loaded beside the model, and the placement of both.
+/// A projector that can be loaded together with the model, and the placement of both.
 struct Fitting {
     index: usize,
     bits: f64,
-    /// Tokens per second of the model or, if no speed is predicted, its number of layers on GPUs.
+    /// The model's speed in tokens per second. If no speed is predicted, its number of layers on GPUs.
     speed: f64,
-    /// The name of the projector's GPU.
+    /// The name of the GPU on which the projector is placed.
     gpu: Option<String>,
 }
 
 impl Fitting {
-    /// The class of its type; the lowest is the best. F16, BF16 and Q8_0 come first, then smaller types. F32 is last,
-    /// because it takes twice the memory for the same rows.
+    /// The class of the projector's type. The lowest class is the best. F16, BF16 and Q8_0 come first, then smaller
+    /// types. F32 is last, because it takes twice the memory for the same rows.
     fn class(&self) -> u8 {
         match self.bits {
             bits if bits >= F32_BITS => 2,
@@ -53,10 +54,10 @@ impl Fitting {
     }
 }
 
-/// Plans the model with each projector beside it, by arithmetic, and chooses the best projector that fits. Files of
-/// F16, BF16 and Q8_0 come before smaller types, and F32 comes last. Within these classes, a projector on a GPU is
-/// better than one on the host, then one with which the model loses no speed, and then the one with the most bits per
-/// weight.
+/// Plans the model together with each projector, by arithmetic alone. Chooses the best of the projectors that fit.
+/// Files of F16, BF16 and Q8_0 are preferred to smaller types, and F32 is the last choice. Within each of these
+/// classes, a projector on a GPU is better than one on the host. Among these, one with which the model loses no speed
+/// is better. Among these, the one with most bits per weight is the best.
 pub fn choose_projector(
     projectors: &[PlannedFile],
     model: &Header,
@@ -85,11 +86,11 @@ pub fn choose_projector(
     ProjectorChoice { chosen: Some(best.index), reason }
 }
 
-/// The best of the projectors that fit. Of equal ones it is the first.
+/// The best of the projectors that fit. If several are equal, the first of them.
 fn best_of(mut fitting: Vec<Fitting>) -> Option<Fitting> {
     let class = fitting.iter().map(Fitting::class).min()?;
     fitting.retain(|projector| projector.class() == class);
-    // On the host, an image takes a hundred times as long. That is why a plan puts a projector on a GPU if it fits
+    // On the host, an image takes a hundred times as long as on a GPU. So a plan puts a projector on a GPU if it fits
     // there.
     if fitting.iter().any(|projector| projector.gpu.is_some()) {
         fitting.retain(|projector| projector.gpu.is_some());
@@ -99,7 +100,7 @@ fn best_of(mut fitting: Vec<Fitting>) -> Option<Fitting> {
     fitting.into_iter().reduce(|best, next| if next.bits > best.bits { next } else { best })
 }
 
-/// Plans the model with this projector.
+/// Plans the model together with this projector.
 fn planned(
     index: usize,
     file: &PlannedFile,
@@ -136,10 +137,10 @@ mod tests {
         };
         let (f32, f16, q8_0, q4_0) = (32.0, 16.1, 8.6, 4.6);
         assert_eq!(best(&[(f32, 50.0, true), (q8_0, 50.0, true), (f16, 50.0, true)]), Some(2));
-        // With F16, the model or the projector would not fit on the card.
+        // With F16, either the model or the projector would not fit on the card.
         assert_eq!(best(&[(f16, 30.0, true), (q8_0, 50.0, true)]), Some(1));
         assert_eq!(best(&[(f16, 50.0, false), (q8_0, 40.0, true)]), Some(1));
-        // Fewer bits are worse than a slower model, and F32 is worst.
+        // Too few bits are worse than a slow model, and F32 is the worst.
         assert_eq!(best(&[(q4_0, 50.0, true), (q8_0, 10.0, false)]), Some(1));
         assert_eq!(best(&[(f32, 50.0, true), (q4_0, 10.0, false)]), Some(1));
         assert_eq!(best(&[(f32, 50.0, true)]), Some(0));

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::http::{Failure, Http, broken, cut, quoted, shown};
 use crate::repository::{Place, RemoteFile};
 
-/// A file of a hub and the target of its last redirect, which stays valid for a while.
+/// A file on a hub, and the address of its last redirect, which stays valid for some time.
 pub(crate) struct Remote<'a> {
     http: &'a Http,
     pub(crate) file: &'a RemoteFile,
@@ -20,17 +20,17 @@ impl<'a> Remote<'a> {
     pub(crate) fn new(http: &'a Http, place: &Place, file: &'a RemoteFile) -> Self {
         let Place { repository, commit, .. } = place;
         let path: Vec<String> = file.name.split('/').map(quoted).collect();
-        // The address names the commit, because a branch may change between two requests.
+        // The address contains the commit, because a branch may change between two requests.
         let url = format!("{}/{repository}/resolve/{commit}/{}", http.endpoint, path.join("/"));
         Self { http, file, url, location: None }
     }
 
-    /// The address for messages.
+    /// The address as messages show it.
     pub(crate) fn shown(&self) -> String {
         shown(&self.url)
     }
 
-    /// Makes one attempt to request a non-empty range. The reader may end early.
+    /// Makes one attempt to request a range that is not empty. The reader may end too early.
     pub(crate) fn open(&mut self, range: &Range<u64>) -> Result<impl Read + use<>, Failure> {
         let kept = self.location.take();
         let answer = match self.http.get(kept.as_ref().unwrap_or(&self.url), Some(range)) {
@@ -45,7 +45,7 @@ impl<'a> Remote<'a> {
         Ok(body.take(range.end - range.start))
     }
 
-    /// Reads a range, cut off at the end of the file.
+    /// Reads a range. If it extends beyond the end of the file, it is cut there.
     pub(crate) fn read(&mut self, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let range = range.start..range.end.min(self.file.bytes);
         if range.is_empty() {

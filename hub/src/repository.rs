@@ -14,21 +14,21 @@ use crate::local::SkipReason;
 use crate::name::Name;
 use crate::null;
 
-/// A repository of a hub at one commit.
+/// A repository on a hub, at one commit.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Repository {
-    /// The models with all their files, sorted by name. If the name has a quantisation, only models with that
-    /// quantisation are listed.
+    /// The models, each with all of its files, sorted by name. If the name contains a quantisation, only models with
+    /// this quantisation.
     pub candidates: Vec<Candidate>,
-    /// Projectors (mmproj) for images or sound, which are loaded beside a model. Projectors of every quantisation are
-    /// listed, sorted by name.
+    /// Projectors (mmproj) for images or sound. They are loaded together with a model. They are sorted by name, and
+    /// those of every quantisation are listed.
     pub projectors: Vec<Candidate>,
-    /// Files that cannot be loaded as models, and the reasons: projectors, incomplete sets of shards.
+    /// Files that cannot be loaded as models, with the reasons: projectors, or sets in which shards are missing.
     pub left_out: Vec<(Vec<String>, String)>,
 }
 
-/// The repository, revision and commit that files come from.
+/// Where files come from: the repository, the revision and the commit.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) repository: String,
@@ -36,7 +36,7 @@ pub(crate) struct Place {
     pub(crate) commit: String,
 }
 
-/// One model of a repository, in one quantisation.
+/// One of a repository's models, in one quantisation.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub(crate) place: Arc<Place>,
@@ -51,13 +51,14 @@ pub(crate) struct RemoteFile {
     /// The path in the repository, with `/` between folders.
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// The hub's hash of the content, which is also the name of the blob in the cache: sha256 for large files, git's
-    /// sha1 for others. Empty if the file was found in the cache, where the hash may be unknown.
+    /// The hub's hash of the content: sha256 for large files, git's sha1 for others. It is also the name of the blob in
+    /// the cache. Empty if the file was found in the cache, because its hash may not be known there.
     pub(crate) etag: String,
 }
 
 impl Candidate {
-    /// The model's name in the repository: the first file's name without shard number and `.gguf`.
+    /// The name of the model in the repository. It is the name of the first file, without the number of the shard and
+    /// without `.gguf`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -67,17 +68,17 @@ impl Candidate {
         self.quant.as_deref()
     }
 
-    /// A name with its repository, for errors.
+    /// A name together with its repository, for errors.
     pub(crate) fn shown(&self, name: &str) -> String {
         format!("{}/{name}", self.place.repository)
     }
 
-    /// The total size of the files in bytes.
+    /// The size of all files together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// The names of the files, in shard order.
+    /// The names of the files, in the order of the shards.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &str> {
         self.files.iter().map(|file| &file.name[..])
     }
@@ -106,19 +107,20 @@ struct Lfs {
     size: u64,
 }
 
-/// Lists a repository through the hub.
+/// Lists a repository by a request to the hub.
 pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     let (commit, files) = files_listed(http, name)?;
     grouped(name, commit, files)
 }
 
-/// Lists the projectors of a repository through the hub. A quantisation in the name is the projector's. If a cached
-/// commit has no projector at all, the cache remembers it, so that the hub is asked once.
+/// Lists the projectors of a repository by a request to the hub. If the name contains a quantisation, it is that of the
+/// projector. If a cached commit has no projector at all, this is stored in the cache, so that the hub is asked only
+/// once.
 pub(crate) fn projectors_listed(http: &Http, folder: &Folder, name: &Name) -> Result<Vec<Candidate>, Error> {
     let (commit, files) = files_listed(http, name)?;
     let projectors = parts(name, commit.clone(), files).projectors;
     if projectors.is_empty() && folder.commit(name.revision()) == Some(commit.clone()) {
-        // A cache that cannot be written is no fault of this question.
+        // If nothing can be written to the cache, that is no error here.
         let _ = folder.remember_lacking(&commit, PROJECTOR);
     }
     let found: Vec<&str> = projectors.iter().map(Candidate::name).collect();
@@ -127,10 +129,10 @@ pub(crate) fn projectors_listed(http: &Http, folder: &Folder, name: &Name) -> Re
     if projectors.is_empty() { Err(no_projector(name, found)) } else { Ok(projectors) }
 }
 
-/// The name under which the cache remembers that a commit has no projector.
+/// The name that is stored in the cache for "this commit has no projector".
 const PROJECTOR: &str = "mmproj.gguf";
 
-/// The error of a repository that is known to have no projector.
+/// The error for a repository about which it is known that it has no projector.
 pub(crate) fn known_without_projector(folder: &Folder, name: &Name) -> Option<Error> {
     let commit = folder.commit(name.revision())?;
     folder.lacks(&commit, PROJECTOR).then(|| no_projector(name, "none".to_owned()))
@@ -141,7 +143,8 @@ fn no_projector(name: &Name, found: String) -> Error {
     Error::NoModel { repository: name.repository().to_owned(), wanted, found }
 }
 
-/// The cached projectors of a repository, without the hub. A quantisation in the name is that of the projector.
+/// The projectors of a repository that are in the cache. No request goes to the hub. If the name contains a
+/// quantisation, it is that of the projector.
 pub(crate) fn projectors_cached(folder: &Folder, name: &Name) -> Vec<Candidate> {
     let Some(commit) = folder.commit(name.revision()) else { return Vec::new() };
     let files = files_cached(folder, &commit);
@@ -153,7 +156,7 @@ fn of_quant(mut projectors: Vec<Candidate>, name: &Name) -> Vec<Candidate> {
     projectors
 }
 
-/// The commit of a repository and its GGUF files, through the hub.
+/// The commit of a repository, and its GGUF files. They come from a request to the hub.
 fn files_listed(http: &Http, name: &Name) -> Result<(String, Vec<RemoteFile>), Error> {
     let (repository, revision) = (name.repository(), quoted(name.revision()));
     let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", http.endpoint);
@@ -168,7 +171,7 @@ fn files_listed(http: &Http, name: &Name) -> Result<(String, Vec<RemoteFile>), E
     Ok((listing.sha, files))
 }
 
-/// Lists the cached part of a repository, without the hub.
+/// Lists those files of a repository that are in the cache. No request goes to the hub.
 pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> {
     let missing = || Error::Offline { what: name.to_string(), cache: folder.cache().to_owned() };
     let commit = folder.commit(name.revision()).ok_or_else(missing)?;
@@ -176,17 +179,17 @@ pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> 
     if files.is_empty() {
         return Err(missing());
     }
-    // If the cache lacks the quantisation, the hub may have it.
+    // If this quantisation is not in the cache, it may still be on the hub.
     grouped(name, commit, files).map_err(|_| missing())
 }
 
-/// The cached GGUF files of a commit.
+/// The GGUF files of a commit that are in the cache.
 fn files_cached(folder: &Folder, commit: &str) -> Vec<RemoteFile> {
     let files = folder.files(commit).into_iter().filter(|(name, _)| is_gguf(name));
     files.map(|(name, bytes)| RemoteFile { name, bytes, etag: String::new() }).collect()
 }
 
-/// All models and projectors, of every quantisation.
+/// All models and all projectors, of every quantisation.
 fn parts(name: &Name, commit: String, files: Vec<RemoteFile>) -> Repository {
     let (repository, revision) = (name.repository().to_owned(), name.revision().to_owned());
     let place = Arc::new(Place { repository, revision, commit });
@@ -196,7 +199,7 @@ fn parts(name: &Name, commit: String, files: Vec<RemoteFile>) -> Repository {
         match why {
             Some(why) => {
                 left_out.push((names, why.to_string()));
-                // A split projector is left out, because mtmd opens only a single file.
+                // A projector that is split is left out, because mtmd opens only one file.
                 if matches!(why, SkipReason::Projector) && files.len() == 1 {
                     projectors.push(Candidate { place: place.clone(), name, quant, files });
                 }
@@ -212,7 +215,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
     let found: Vec<&str> = candidates.iter().map(|candidate| candidate.quant().unwrap_or(&candidate.name)).collect();
     let found = found.join(", ");
     if let Some(quant) = name.quant() {
-        // `Q4_K_XL` also means Unsloth's `UD-Q4_K_XL`.
+        // `Q4_K_XL` stands for Unsloth's `UD-Q4_K_XL` too.
         let dynamic = format!("UD-{quant}");
         let meant = if candidates.iter().any(|candidate| candidate.quant() == Some(quant)) { quant } else { &dynamic };
         candidates.retain(|candidate| candidate.quant() == Some(meant));
@@ -226,7 +229,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
 }
 
 impl Sibling {
-    /// The file, if its name and hash are safe. The name and the hash come from outside and become parts of paths.
+    /// Returns the file if its name and its hash are safe. Both come from a server, and become parts of paths.
     fn checked(self) -> Result<RemoteFile, String> {
         let Self { rfilename: name, size, blob_id, lfs } = self;
         if !stays_inside(&name) {
@@ -249,12 +252,12 @@ pub(crate) fn is_hex(text: &str, length: usize) -> bool {
 }
 
 fn is_gguf(name: &str) -> bool {
-    // The name is split as a text and not as a path. On Windows a path `\\host\a.gguf` has no extension, and would be
-    // skipped instead of reported.
+    // The name is split as a text, and not as a path. On Windows, the path `\\host\a.gguf` would have no extension, and
+    // it would be skipped without being reported.
     name.rsplit_once('.').is_some_and(|(stem, ending)| !stem.is_empty() && ending.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether a name stays inside its folder, on this system and on Windows (`_validate_relative_filename`).
+/// Whether a name cannot lead out of its folder, on this system and on Windows (`_validate_relative_filename`).
 fn stays_inside(name: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty()
@@ -266,8 +269,8 @@ fn stays_inside(name: &str) -> bool {
     name.split('/').all(is_plain) && Path::new(name).components().all(is_normal)
 }
 
-/// The regular files below a folder, and their lengths. Their names have `/` between folders. Links to files are
-/// followed.
+/// The regular files in a folder and its subfolders, with their lengths. In their names, folders are separated by `/`.
+/// Links to files are followed.
 pub(crate) fn files_below(folder: &Path, prefix: &str) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

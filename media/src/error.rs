@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Why a picture or a sound was not decoded.
 ///
-/// `name` is the path of the file, or `image` or `sound` where the caller passed bytes.
+/// `name` is the path of the file. If the caller passed bytes, it is `image` or `sound`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{name}: cannot be read: {source}")]
     Io { name: String, source: io::Error },
 
-    /// The bytes are in none of the formats that this crate decodes.
+    /// The bytes have none of the formats that this crate decodes.
     #[error("{name}: not {needed}: {found}")]
     Format { name: String, needed: &'static str, found: String },
 
@@ -22,7 +22,7 @@ pub enum Error {
     #[error("{name}: {format}: not supported: {feature}")]
     Unsupported { name: String, format: &'static str, feature: String },
 
-    /// The file contradicts its format, or ends too early.
+    /// The file breaks the rules of its format, or ends too early.
     #[error("{name}: damaged {format}: {problem}")]
     Damaged { name: String, format: &'static str, problem: String },
 

@@ -1,4 +1,4 @@
-//! Hashes by which a picture or a sound is recognised.
+//! Hashes that identify a picture or a sound.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl MediaHash {
         &self.0
     }
 
-    /// Hashes `parts` one after the other. `kind` keeps the hashes of pictures and of sounds apart.
+    /// Hashes `parts` one after the other. `kind` makes the hashes of pictures different from those of sounds.
     pub(crate) fn new<'a>(kind: &str, parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new_with_prefix(kind);
         parts.into_iter().for_each(|part| hash.update(part));

@@ -1,11 +1,11 @@
-//! Limits of decoding: bytes, memory and time.
+//! Limits for decoding: bytes, memory and time.
 
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// Limits of decoding a picture. A picture that exceeds one is an error. All limits but the time are checked before the
-/// pixels are decoded.
+/// Limits for decoding a picture. If a picture exceeds one of them, that is an error. All limits but the time are
+/// checked before the pixels are decoded.
 ///
 /// ```
 /// use autoplace_media::{Image, ImageLimits};
@@ -18,17 +18,18 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageLimits {
-    /// Bytes of the file; by default 64 MiB.
+    /// Maximum bytes of the file; by default 64 MiB.
     pub bytes: u64,
-    /// Width times height, of the canvas and of the first frame; by default 2^26, which is 8192 x 8192.
+    /// Maximum of width times height, both for the canvas and for the first frame; by default 2^26, which is 8192 x
+    /// 8192.
     pub pixels: u64,
-    /// Bytes of heap that the decoder and the pixels take together at their peak, beside the bytes of the file; by
-    /// default 1 GiB. The need is computed before the pixels are decoded: 16 MiB, twice the bytes of the file for its
-    /// metadata, and for each pixel 8 bytes in a BMP file, 12 in PNG and GIF, 16 in JPEG, and 24 in WebP. The decoded
-    /// picture keeps 3 bytes for each pixel.
+    /// Maximum bytes of heap that the decoder and the pixels take at the same time, in addition to the bytes of the
+    /// file; by default 1 GiB. The bytes are computed before the pixels are decoded: 16 MiB, twice the bytes of the
+    /// file for its metadata, and bytes for each pixel. These are 8 in a BMP file, 12 in PNG and GIF, 16 in JPEG, and
+    /// 24 in WebP. The decoded picture keeps 3 bytes for each pixel.
     pub memory: u64,
-    /// Time for decoding; by default 20 seconds. The clock is read after every 4 KiB of the file. Between two readings
-    /// a decoder makes at most one pass over the pixels.
+    /// Maximum time for decoding; by default 20 seconds. The clock is read after every 4 KiB of the file. Between two
+    /// readings a decoder makes at most one pass over the pixels.
     pub time: Duration,
 }
 
@@ -38,24 +39,26 @@ impl Default for ImageLimits {
     }
 }
 
-/// Limits of decoding a sound. A sound that exceeds one is an error, as soon as its header or its samples show it.
+/// Limits for decoding a sound. If a sound exceeds one of them, that is an error, as soon as its header or its samples
+/// show this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SoundLimits {
-    /// Bytes of the file; by default 512 MiB. A file is not held in memory.
+    /// Maximum bytes of the file; by default 512 MiB. The file is never in memory as a whole.
     pub bytes: u64,
-    /// Seconds of the sound; by default 1800. Each sample takes 4 bytes, so a sound takes at most `seconds` x 48,000 x
-    /// 4 bytes: by default 330 MiB. If the file does not state its length, decoding takes three times as much for a
-    /// moment.
+    /// Maximum length of the sound in seconds; by default 1800. Each sample takes 4 bytes, so a sound takes at most
+    /// `seconds` x 48,000 x 4 bytes: by default 330 MiB. If the file does not state its length, decoding needs three
+    /// times as much for a moment.
     pub seconds: u32,
-    /// Channels; by default 16. They are mixed to one.
+    /// Maximum number of channels; by default 16. They are mixed to one.
     pub channels: u32,
-    /// The lowest sample rate in Hz; by default 4,000.
+    /// The minimum sample rate in Hz; by default 4,000.
     pub min_rate: u32,
-    /// The highest sample rate in Hz; by default 384,000. Rates above 48,000 Hz are reduced to 48,000 while the file is
+    /// The maximum sample rate in Hz; by default 384,000. A rate above 48,000 Hz is reduced to 48,000 while the file is
     /// decoded.
     pub max_rate: u32,
-    /// Time for decoding; by default 60 seconds. The clock is read for each packet, and after every 4 KiB of the file.
+    /// Maximum time for decoding; by default 60 seconds. The clock is read at each packet, and after every 4 KiB of the
+    /// file.
     pub time: Duration,
 }
 

@@ -9,13 +9,14 @@ use symphonia::core::io::MediaSource;
 
 use crate::Error;
 
-/// Bytes that a decoder reads between two readings of the clock.
+/// The number of bytes that a decoder may read before the clock is read again.
 const BETWEEN_LOOKS: usize = 4 << 10;
 
 /// The time that a decoder has left.
 ///
-/// Every decoder handles the end of a file at any byte, but not every decoder passes on an error of its reader. So the
-/// reader reports the end of the file when the time is up. [`Deadline::check`] then tells the two apart.
+/// Every decoder can handle a file that ends at any byte, but not every decoder passes on an error from its reader. So
+/// when the time is up, the reader reports the end of the file. After that, [`Deadline::check`] says whether the time
+/// was up.
 #[derive(Clone)]
 pub(crate) struct Deadline {
     limit: Duration,
@@ -28,7 +29,7 @@ impl Deadline {
         Self { limit, started: Instant::now(), passed: Arc::default() }
     }
 
-    /// Whether the time is up, by the clock or by an earlier call.
+    /// Whether the time is up, now or at an earlier call.
     fn has_passed(&self) -> bool {
         if self.started.elapsed() >= self.limit {
             self.passed.store(true, Ordering::Relaxed);
@@ -59,7 +60,7 @@ impl<R> Timed<R> {
         Self { inner, bytes, deadline: deadline.clone(), until_look: 0 }
     }
 
-    /// Bytes that may be read before the next reading of the clock; 0 when the time is up.
+    /// How many bytes may be read before the clock is read again; 0 when the time is up.
     fn allowance(&mut self) -> usize {
         if self.until_look == 0 && !self.deadline.has_passed() {
             self.until_look = BETWEEN_LOOKS;

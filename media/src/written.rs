@@ -1,5 +1,5 @@
-//! Writes pictures and sounds as files, for programs that take neither pixels nor samples. The files lose nothing:
-//! decoding one gives the same picture or sound.
+//! Writes pictures and sounds as files, for programs that do not accept pixels or samples. Nothing is lost: if such a
+//! file is decoded, the result is the same picture or sound.
 
 use std::io::Cursor;
 
@@ -8,7 +8,7 @@ use image::{ExtendedColorType, ImageEncoder};
 
 use crate::{Image, Sound};
 
-/// Bytes of a WAV file before its samples.
+/// The number of bytes in a WAV file before its samples.
 const WAV_HEAD: u32 = 44;
 
 impl Image {
@@ -22,15 +22,15 @@ impl Image {
 }
 
 impl Sound {
-    /// The sound as a WAV file of one channel. Its samples have 16 bits if that loses nothing, as for most files, and
-    /// otherwise 32 bits of floating point. `None` if the file would be longer than 4 GiB.
+    /// The sound as a WAV file of one channel. Its samples have 16 bits if nothing is lost by that, as is so for most
+    /// files. Otherwise they are 32-bit floating-point numbers. `None` if the file would be longer than 4 GiB.
     pub fn to_wav(&self) -> Option<Vec<u8>> {
         let steps: Option<Vec<i16>> = self.samples().iter().map(|sample| step(*sample)).collect();
         let data: Vec<u8> = match &steps {
             Some(steps) => steps.iter().flat_map(|step| step.to_le_bytes()).collect(),
             None => self.samples().iter().flat_map(|sample| sample.to_le_bytes()).collect(),
         };
-        // PCM and IEEE float (RIFF, `WAVE_FORMAT_PCM` and `WAVE_FORMAT_IEEE_FLOAT`).
+        // The numbers for PCM and for IEEE float (RIFF, `WAVE_FORMAT_PCM` and `WAVE_FORMAT_IEEE_FLOAT`).
         let (format, bytes_each) = if steps.is_some() { (1_u16, 2_u16) } else { (3, 4) };
         let length = u32::try_from(data.len()).ok().filter(|length| length.checked_add(WAV_HEAD).is_some())?;
         let mut file = Vec::with_capacity(WAV_HEAD as usize + data.len());
@@ -51,7 +51,7 @@ impl Sound {
     }
 }
 
-/// The 16-bit value of a sample, if the sample is exactly one.
+/// The 16-bit value of a sample, if the sample has exactly such a value.
 fn step(sample: f32) -> Option<i16> {
     let scaled = sample * 32768.0;
     let is_whole = scaled.fract() == 0.0 && (-32768.0..=32767.0).contains(&scaled);

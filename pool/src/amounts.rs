@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use autoplace::machine::{Bytes, ParseError};
 
-/// The valid forms of a time, for errors.
+/// The forms in which a time can be written, for errors.
 pub(crate) const TIME: &str = "a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\"";
 
 /// Parses `90s`, `10m`, `2h`, or a number of seconds.
@@ -22,7 +22,7 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(seconds).map(Duration::from_secs)
 }
 
-/// Parses bytes as [`Bytes`] do.
+/// Parses a number of bytes as [`Bytes`] does.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     text.parse().map(|Bytes(bytes)| bytes).map_err(|error: ParseError| error.to_string())
 }

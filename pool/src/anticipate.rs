@@ -1,4 +1,4 @@
-//! The cheapest arrangement for the next request, before it comes.
+//! The cheapest arrangement for the next request, chosen before the request comes.
 //!
 //! In: what usually follows the last request, and how soon. Out: the arrangement in which the next two requests are
 //! expected to wait least, if it is worth its loads.
@@ -7,7 +7,7 @@ use crate::search::{Arrangement, Choice, cheapest_of};
 use crate::state::{ModelState, PoolState};
 use crate::succession::exposed;
 
-/// Models that are less likely to be requested next than this are not loaded for the next request.
+/// If the chance that a model is requested next is below this, the model is not loaded in advance.
 const UNLIKELY: f64 = 0.05;
 
 /// A model is loaded for the next request in a placement at most so many times as slow as its fastest one. A slower one
@@ -27,7 +27,7 @@ struct Outlook<'s> {
     last: &'s str,
     /// Seconds since the last request.
     elapsed: f64,
-    /// The share of each model in all requests.
+    /// For each model, its share of all requests.
     shares: Vec<f64>,
 }
 

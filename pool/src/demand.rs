@@ -16,7 +16,7 @@ pub const DEMAND_WINDOW: Duration = Duration::from_secs(600);
 /// Prompt and reply tokens that are expected before the first request: those of the planner's default workload.
 const TOKENS: [f64; 2] = [1024.0, 256.0];
 
-/// The weight of the newest request in the mean number of tokens.
+/// The weight that the newest request has in the mean number of tokens.
 const NEWEST: f64 = 0.2;
 
 /// The demand for one model. Times are durations since any fixed moment.
@@ -27,7 +27,7 @@ pub struct Demand {
     weight: f64,
     /// The sum of the weights, at `seen`, of the requests that followed a request for another model.
     turns: f64,
-    /// When the last request came.
+    /// When the last request came for this model.
     seen: Duration,
     /// Mean number of computed prompt tokens, and mean number of reply tokens.
     tokens: [f64; 2],
@@ -159,7 +159,7 @@ mod tests {
         assert!((0.8..1.2).contains(&(busy * 60.0 / 0.65)), "{busy}");
         assert!(demand.rate(at(540 + 3600)) < busy / 300.0);
         assert!((2.0..4.0).contains(&demand.turns(at(540))), "{}", demand.turns(at(540)));
-        // A time before the last request counts as no time.
+        // If a time lies before the last request, no time counts as passed.
         demand.count_request(at(1), true);
         assert_eq!(demand.last(), Some(at(540)));
         demand.ended(600, 20);

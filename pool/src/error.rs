@@ -14,7 +14,7 @@ pub enum Error {
     /// No model of the pool has this name or alias.
     #[error("the model `{name}` is not in the pool: it has {}", known.join(", "))]
     Unknown { name: String, known: Vec<String> },
-    /// The model does not fit beside those that are never unloaded, whatever else makes room.
+    /// There is no room for the model, even if all models are unloaded except those that must stay loaded.
     #[error("{name} does not fit beside {}, which the pool keeps loaded", kept.join(" and "))]
     NoRoom { name: String, kept: Vec<String> },
     /// The model fits nowhere on this machine, or its request is impossible.

@@ -206,7 +206,7 @@ impl Source<'_> {
         let line = before.matches('\n').count() + 1;
         let text = self.text.lines().nth(line - 1).unwrap_or_default();
         let key = text.split_once('=').map(|(key, _)| key.trim().to_owned());
-        // The key of a table is its header.
+        // In the line of a table's header, the key is the header.
         let key = key.or_else(|| text.trim().strip_prefix('[')?.strip_suffix(']').map(str::to_owned));
         Error::Line { file: self.path.to_owned(), line, key, problem: problem.trim().replace('\n', "; ") }
     }
@@ -233,7 +233,7 @@ impl Source<'_> {
         }
     }
 
-    /// A template's family as it is, or the path of a file with a template.
+    /// The name of a template's family, unchanged, or the path of a file with a template.
     fn template_of(&self, name: &str) -> String {
         let is_source = name.contains("{{") || name.contains("{%");
         if FAMILIES.contains(&name) || is_source {
@@ -242,7 +242,7 @@ impl Source<'_> {
         self.path_of(Path::new(name)).to_string_lossy().into_owned()
     }
 
-    /// A path of the file, relative to the file's folder.
+    /// A path in the file, which is relative to the file's folder.
     fn path_of(&self, path: &Path) -> PathBuf {
         let is_name = path.to_str().is_some_and(|text| text.starts_with("hf:"));
         match self.path.parent() {

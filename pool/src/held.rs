@@ -64,12 +64,12 @@ impl HeldBytes {
         held
     }
 
-    /// Whether this takes at most as much as `other` of every device.
+    /// Whether this takes of every device at most as much as `other` does.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.host <= other.host && self.gpus.iter().zip(&other.gpus).all(|(bytes, most)| bytes <= most)
     }
 
-    /// Bytes of all devices.
+    /// The bytes on all devices together.
     pub fn total(&self) -> u64 {
         self.gpus.iter().copied().fold(self.host, u64::saturating_add)
     }

@@ -37,7 +37,7 @@ impl Rung {
         Self { held: HeldBytes::from_plan(&plan, machine), plan: Arc::new(plan) }
     }
 
-    /// The number of texts that it computes at once.
+    /// How many texts it computes at once.
     pub fn sequences(&self) -> u32 {
         self.plan.context.n_seq_max.max(1)
     }
@@ -102,7 +102,7 @@ impl Ladder {
         Ok(Self { rungs: worth_a_choice(rungs), request })
     }
 
-    /// The rungs, the fastest first.
+    /// The rungs. The fastest comes first.
     pub fn rungs(&self) -> &[Rung] {
         &self.rungs
     }

@@ -106,7 +106,7 @@ impl PlannedModel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceLeft {
-    /// The device's name in reports.
+    /// The name that reports use for the device.
     pub name: String,
     /// Free bytes if no model of the pool were loaded.
     pub free: u64,
@@ -135,7 +135,7 @@ impl PoolPlan {
         mut plan: impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
     ) -> Result<Self, Error> {
         let index = wanted.map(|name| state.find(name).ok_or_else(|| unknown(state, name))).transpose()?;
-        // Models give way to other programs at once, whatever the limit of reloads is.
+        // If other programs need memory, models make room at once, whatever the limit of reloads is.
         let held_off = state.held_off().filter(|_| state.is_within());
         let arrangement = cheapest(state, index, held_off.is_some());
         match (arrangement, held_off) {

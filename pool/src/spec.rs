@@ -135,7 +135,7 @@ impl ModelSpec {
         self
     }
 
-    /// Names the family of the chat template, or a file with one, for servers.
+    /// Sets the family of the chat template, or a file with a template. It is for servers.
     pub fn template(mut self, template: impl Into<String>) -> Self {
         self.template = Some(template.into());
         self

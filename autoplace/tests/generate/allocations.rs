@@ -1,5 +1,5 @@
-//! A token costs one allocation, for the returned piece of text. This is checked in a stream, with drafts by prompt
-//! lookup, in a session, and in an engine. Choosing a token costs none.
+//! Generating a token costs one allocation: that of the piece of text that is returned. This is checked in a stream,
+//! with drafts by prompt lookup, in a session, and in an engine. Choosing the token costs none.
 
 use std::thread;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Sampler};
 use test_support::counting::allocations;
 use test_support::demo_path;
 
-/// Checks the allocations for `pieces` pieces of a text. The `first` pieces before them do not count, because they may
-/// still grow a buffer.
+/// Checks the allocations for `pieces` pieces of a text. Allocations for the first `first` pieces do not count, because
+/// a buffer may still grow.
 fn of_stream(generate: GenerateRequest, first: usize, pieces: usize) {
     let mut stream = generate.stream().unwrap();
     for _ in 0..first {
@@ -37,7 +37,7 @@ fn a_piece_of_a_stream_costs_one_allocation_at_most_and_so_does_a_draft_token() 
     assert!(text_and_statistics(generate).1.drafted_tokens > 0);
 }
 
-/// Returns the number of pieces in a session's steps, and the number of their allocations.
+/// Runs the session. Returns the number of pieces in its steps, and the number of allocations for them.
 fn steps(session: &mut Session, first: usize, pieces: usize) -> (usize, usize) {
     for _ in 0..first {
         drop(session.step().unwrap());
@@ -69,20 +69,21 @@ fn a_token_costs_one_allocation_at_most_beside_others_too() {
     let submit = |prompt: &&str| engine.submit(endless(prompt, 700)).unwrap();
     let mut answers: Vec<_> = PROMPTS[..3].iter().map(submit).collect();
     let generated = || engine.metrics().generated_tokens;
-    // Waits for `tokens` tokens. Returns the tokens computed so far and the allocations.
+    // Waits for `tokens` more tokens. Returns how many tokens were computed so far, and how many allocations were made.
     let reach = |tokens: u64| {
         while generated() < tokens {
             thread::sleep(Duration::from_micros(50));
         }
         (generated(), allocations())
     };
-    // The queues of three readers grow by doubling, and a step of three texts may be running.
+    // There are three readers, whose queues double their size when they are full. And a step of three texts may be
+    // running.
     let most = |tokens: u64| tokens + 3 + 6;
     let (from, before) = reach(1100);
     let (to, after) = reach(1100 + PIECES as u64);
     let allocated = (after - before) as u64;
     assert!(allocated <= most(to - from), "{allocated} for {} tokens", to - from);
-    // The reader allocates nothing.
+    // The reader itself allocates nothing.
     let before = allocations();
     for answer in &mut answers {
         for _ in 0..100 {
@@ -107,7 +108,7 @@ fn masks_candidates_and_log_probabilities_are_made_in_place() {
     let chain = Sampler::chain(&native).unwrap().top_p(0.9).unwrap();
     let mut sampler = chain.xtc(0.5, 0.1, 4).unwrap().dist(4).unwrap();
     let mut candidates = Candidates::default();
-    // The first mask allows few tokens, so that the buffer must be large enough from the start.
+    // The first mask allows few tokens. So the buffer must be large enough for more from the start.
     let words = native.vocab().n_tokens().div_ceil(32) as usize;
     let masks = [vec![0b110; words], vec![u32::MAX; words]];
     let mut choose = |mask: &[u32]| {

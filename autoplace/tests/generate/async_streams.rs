@@ -1,5 +1,5 @@
-//! Generations as `Stream`s, with `futures` and in tokio, on the demo model. These tests cover behaviour beyond the
-//! shared cases of `front_ends.rs`.
+//! Generations as `Stream`s, with `futures` and in tokio, on the demo model. What all front ends have in common is
+//! tested in `front_ends.rs`.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use test_support::wait;
 use tokio::runtime::Builder;
 
-/// The output of a future, and the number of its polls.
+/// The output of a future, and how often it was polled.
 pub(crate) fn block_on<F: Future>(future: F) -> (F::Output, usize) {
     let (mut future, mut polls) = (pin!(future), 0);
     let counted = poll_fn(|context| {
@@ -36,7 +36,7 @@ fn a_task_is_polled_only_when_there_is_a_piece() {
     let mut stream = awaited(greedy(&model, PROMPTS[0]).max_tokens(80));
     let (text, polls) = block_on(read(&mut stream));
     text.unwrap();
-    // At most one poll for each piece and one for the end.
+    // There is at most one poll for each piece, and one for the end.
     assert!(polls <= 80 + 2, "{polls}");
 }
 
@@ -60,12 +60,12 @@ fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
     assert!(block_on(read(&mut stream)).0.is_ok_and(|text| text.is_empty()));
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(model.session().unwrap());
-    // The context is free soon after the stream is dropped.
+    // Soon after the stream is dropped, the context is free.
     drop(endless());
     wait("ends", || is_free(&model));
 }
 
-/// Whether the context is free. Panics if the session fails for any reason but a lent context.
+/// Whether the context is free. Panics if the session fails for any other reason than that the context is in use.
 fn is_free(model: &Model) -> bool {
     let session = model.session().map(drop);
     assert_matches!(session, Ok(()) | Err(Error::Busy));
@@ -87,7 +87,7 @@ fn a_chats_answer_is_a_stream_too() {
 
 #[test]
 fn an_owned_answer_outlives_its_caller_and_gives_its_chat_back() {
-    /// This is like a handler of a web server. The handler owns the chat, so its result must not borrow the chat.
+    /// A function like the handler of a web server. The handler owns the chat. So the result must not borrow the chat.
     fn handler(engine: &Engine, question: &str) -> Result<AsyncStream<ChatStream<Box<Chat>>>, Error> {
         let template = ChatTemplate::family("chatml").unwrap();
         engine.chat_with(template).temp(0.0).max_tokens(12).say_async(question)
@@ -128,7 +128,7 @@ fn a_stream_that_is_over_stops_no_other_when_it_is_dropped() {
     let unread = greedy(&model, PROMPTS[0]).max_tokens(4).stream().unwrap();
     let late = unread.abort_handle();
     let unread = unread.into_async().unwrap();
-    // The text ends by itself, although nobody reads it.
+    // The text ends by itself, even if nobody reads it.
     wait("ends", || is_free(&model));
     let next = greedy(&model, PROMPTS[1]).stream().unwrap();
     drop(unread);

@@ -1,5 +1,5 @@
-//! Prompts that are cancelled during their computation, on the demo model. The computed part is kept or forgotten, the
-//! context is free, and the next text equals that of a raw llama.cpp loop.
+//! Prompts that are cancelled while they are computed, on the demo model. The part that was computed is kept or
+//! forgotten, the context is free, and the next text is the same as in a bare llama.cpp loop.
 
 use crate::text_support::{Raw, SYSTEM, chat, greedy, request, to_the_end, tokens_of};
 use autoplace::Model;
@@ -7,7 +7,7 @@ use autoplace::generate::{Error, FinishReason};
 use autoplace::llama_sys;
 use test_support::demo_path;
 
-/// Tokens per step.
+/// The number of tokens in one step.
 const BATCH: u32 = 16;
 
 fn load() -> Model {
@@ -38,9 +38,9 @@ fn a_prompt_that_is_dropped_or_aborted_in_the_middle_leaves_nothing_half_done() 
         session.begin(greedy(&model, &prompt[..]).cache_prompt(true)).unwrap();
         let completion = to_the_end(&mut session).remove(0);
         assert_eq!(completion.tokens, raw, "after {steps} steps");
-        // The computed part of the prompt is reused.
+        // The part of the prompt that was computed is reused.
         assert!(aborts || completion.statistics().cached_tokens == steps * BATCH as usize);
-        // This clears the context for the next round.
+        // This empties the context for the next round.
         drop(session);
         greedy(&model, "And").max_tokens(1).text().unwrap();
     }
@@ -56,7 +56,7 @@ fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
     assert!(stream.next().is_none());
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(stream);
-    // There was no answer, so the question is removed.
+    // No answer was begun, so the question is removed.
     assert_eq!(cut.messages(), []);
     let (again, _) = cut.say(&long).unwrap().finish().unwrap();
     let (expected, _) = chat(&model, "chatml").say(&long).unwrap().finish().unwrap();

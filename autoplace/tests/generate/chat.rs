@@ -1,4 +1,5 @@
-//! Conversations through the public API, on the demo model: their history, its computed part, and the parts of answers.
+//! Conversations through the public API, on the demo model: their history, how much of it is computed, and the parts of
+//! answers.
 
 use crate::text_support::{chat, demo, in_worker, request};
 use autoplace::Model;
@@ -15,7 +16,7 @@ fn template() -> ChatTemplate {
     ChatTemplate::family("chatml").unwrap()
 }
 
-/// The text of an answer, and the number of prompt tokens that were computed.
+/// The text of an answer, and how many prompt tokens were computed for it.
 fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
     let (reply, statistics) = chat.say(text).unwrap().finish().unwrap();
     let new = statistics.prompt_tokens - statistics.cached_tokens;
@@ -95,7 +96,7 @@ fn a_chat_behind_a_lock_answers_with_the_lock_held() {
     let chat = locked.lock().unwrap();
     assert_eq!(chat.messages()[1].content, text);
     drop(chat);
-    // A refused question is removed from the history.
+    // If a question is refused, it is removed from the history.
     let long = ChatStream::say(locked.lock().unwrap(), "long ".repeat(5000)).map(drop);
     assert_matches!(long, Err(Error::PromptTooLong { .. }));
     assert_eq!(locked.lock().unwrap().messages().len(), 2);
@@ -123,7 +124,7 @@ fn conversations_of_one_engine_go_on_side_by_side_here_and_in_a_worker() {
             });
             assert_eq!(chats.map(|chat| chat.join().unwrap()), expected);
         });
-        // The text is so long that it waits for its reader.
+        // This text is so long that it must wait for its reader.
         let mut cut = begin().with(|generate| generate.max_tokens(1000));
         let mut stream = cut.say(questions[0]).unwrap();
         stream.next().unwrap().unwrap();
@@ -192,7 +193,7 @@ fn text_from_a_person_is_never_a_control_token() {
         let (_, statistics) = chat.say(text).unwrap().finish().unwrap();
         statistics.prompt_tokens
     };
-    // If it were read as a control token, it would be a single token.
+    // If this text were read as a control token, it would be a single token.
     assert!(computed(&written) > computed("") + 1);
 }
 

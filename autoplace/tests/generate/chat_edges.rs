@@ -11,7 +11,7 @@ fn load() -> Model {
     demo(2048, 1, false)
 }
 
-/// The answer to a history from a fresh model.
+/// The answer to a history by a model that was loaded for it.
 fn fresh(family: &str, history: &[Message]) -> String {
     let model = load();
     let mut chat = chat(&model, family);
@@ -25,19 +25,20 @@ fn empty_messages_are_messages() {
     for family in chat::FAMILIES {
         let mut chat = chat(&model, family);
         for said in ["", " ", "\n\n"] {
-            // The first message of a conversation, on a fresh model.
+            // The first message of a conversation, with a model that was loaded for it.
             let (reply, statistics) = text_support::chat(&model, family).say(said).unwrap().finish().unwrap();
             assert!(statistics.prompt_tokens > 0, "{family}");
             assert_eq!(reply.raw, fresh(family, &[Message::user(said)]), "{family}");
-            // Several such messages follow each other.
+            // Several such messages come one after the other.
             chat.say(said).unwrap().finish().unwrap();
         }
         assert_eq!(chat.messages().iter().filter(|message| message.role == Role::USER).count(), 3);
-        // The history has only empty messages.
+        // The history consists only of empty messages.
         *chat.messages_mut() = vec![Message::user(""), Message::assistant(""), Message::user("")];
         chat.answer().unwrap().finish().unwrap();
     }
-    // An empty system message counts as a message. The template decides about an empty history.
+    // A system message counts as a message even if it is empty. If the history is empty, the template decides what
+    // happens.
     let mut chat = chat(&model, "chatml").system("");
     chat.say("Hear me.").unwrap().finish().unwrap();
     assert_eq!(chat.messages()[0], Message::system(""));
@@ -73,8 +74,8 @@ fn only_tokens_after_an_edit_are_computed_again() {
     let expected = ask(&mut chat(&load(), "chatml").system(SYSTEM), &QUESTIONS);
     let mut chat = chat(&model, "chatml").system(SYSTEM);
     assert_eq!(ask(&mut chat, &QUESTIONS[..3]), expected[..3]);
-    // The system message and a question are kept, up to the beginning of the answer. The answer itself is now text,
-    // which may be tokenized differently.
+    // The system message and a question are kept, up to the beginning of the answer. The answer itself has become a
+    // text of the history, which may be divided into other tokens.
     let kept = {
         let mut before = chat.clone();
         before.messages_mut().truncate(2);
@@ -88,10 +89,10 @@ fn only_tokens_after_an_edit_are_computed_again() {
     assert!(cached >= kept, "{cached} of {kept}");
     assert!(cached < statistics.prompt_tokens - 10, "{statistics}");
     assert_eq!(reply.raw, fresh("chatml", &edited.messages()[..4]));
-    // The original conversation is unchanged and continues.
+    // The original conversation has not changed, and it continues.
     assert_eq!(chat.messages().len(), 7);
     assert_eq!(ask(&mut chat, &QUESTIONS[3..]), expected[3..]);
-    // After an edit of the first message, only the tokens before it are reused.
+    // If the first message was edited, only the tokens before it are reused.
     let mut other = chat.clone().system("Once upon a time:");
     other.messages_mut().truncate(1);
     let (reply, statistics) = other.say("Who art thou?").unwrap().finish().unwrap();
@@ -105,10 +106,10 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     use autoplace::generate::{Constraint, FinishReason};
 
     let model = load();
-    // The tests of the crate `chat` cover every format.
+    // Every format is tested in the crate `chat`.
     for sample in test_support::replies::SAMPLES.iter().step_by(4) {
         let format = ReplyFormat::of_template(&sample.template);
-        // The prompts of this template end like those of the format.
+        // The prompts of this template end in the same way as those of the format.
         let source = "{{ tools }}{{ messages[-1].content }}{{ ending }}";
         let template = ChatTemplate::new(source, <_>::default()).unwrap();
         let mut chat = model
@@ -129,7 +130,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
         let reply = stream.reply().unwrap().clone();
         drop(stream);
-        // These are the parts of the whole text, parsed at once.
+        // These are the parts that the parser finds if it gets the whole text at once.
         let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&tools(Tool::new));
         parser.push(sample.text);
         let name = sample.name;

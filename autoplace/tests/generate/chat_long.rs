@@ -1,4 +1,4 @@
-//! Conversations that outgrow the context, through the public API, on the demo model.
+//! Conversations that become longer than the context, through the public API, on the demo model.
 
 use crate::text_support::{self, demo};
 use autoplace::chat::Message;
@@ -24,7 +24,7 @@ fn two_hundred_turns_end_no_chat_of_512_tokens() {
     let prompt = chat.rendered().unwrap().into_string();
     assert!(prompt.starts_with("<|im_start|>system\nSpeak as the king"), "{prompt}");
     assert!(prompt.contains("And 199?") && !prompt.contains("And 0?"), "{prompt}");
-    // If each turn dropped one old turn, each turn would compute the whole prompt of about 400 tokens.
+    // If only one old turn were dropped in each turn, the whole prompt of about 400 tokens would be computed each time.
     assert!(computed < 200 * 100, "{computed}");
     chat.push(Message::user("Who art thou?"));
     let counted = chat.prompt_tokens().unwrap();
@@ -57,7 +57,7 @@ fn an_answer_can_be_a_value() {
     let said = format!("{{\"guilty\": {}}}", verdict.guilty).replace(' ', "");
     assert_eq!(chat.messages()[1].content.replace(char::is_whitespace, ""), said);
     assert_eq!(chat.messages()[1].role, autoplace::chat::Role::ASSISTANT);
-    // An answer that is cut short is an error, and the question is removed.
+    // If an answer is cut short, that is an error, and the question is removed.
     let mut short = chat.clone().with(|generate| generate.max_tokens(2));
     assert!(short.say_as::<Verdict>("And she?").is_err());
     assert_eq!(short.messages(), chat.messages());

@@ -1,5 +1,5 @@
-//! Unless a limit cuts it short, a text under a JSON schema is JSON that the schema allows, no matter what the model
-//! would prefer.
+//! With a JSON schema as its constraint, a text is JSON that the schema allows, whatever the model would prefer. The
+//! only exception is a text that a limit cuts short.
 
 use crate::native_support::load_demo;
 use crate::text_support::PROMPT;
@@ -15,7 +15,7 @@ fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, 
     model.generate(PROMPT).constraint(constraint).seed(seed).max_tokens(400).text()
 }
 
-/// The reason why the text violates the schema; `None` if it does not. Formats are checked too.
+/// How the text violates the schema; `None` if it does not. Formats are checked too.
 fn violation(schema: &Value, text: &str) -> Option<String> {
     let validator = jsonschema::options().should_validate_formats(true).build(schema).expect("the schema is one");
     let value: Value = match serde_json::from_str(text) {
@@ -26,7 +26,7 @@ fn violation(schema: &Value, text: &str) -> Option<String> {
     Some(format!("{error} in {text:?}"))
 }
 
-/// The headings in the file of schemas under which texts need not end.
+/// In the file of schemas, the headings for schemas under which a text need not end.
 const MAY_GO_ON: [&str; 2] = ["alternatives and references", "values without an end of their own"];
 
 #[test]
@@ -70,7 +70,7 @@ fn whitespace_comes_to_an_end() {
     }
 }
 
-/// A schema with short texts.
+/// A schema that allows only short texts.
 fn any_schema() -> impl Strategy<Value = Value> {
     let name = prop_oneof!["[a-zA-Z_ ]{1,6}", "[äé日\"\\\\/]{1,3}"];
     let text = "[a-z äé日\"\\\\\n]{0,6}";

@@ -1,5 +1,5 @@
-//! A constraint that cannot be met or enforced is refused with the reason. `front_ends.rs` covers limits that cut a
-//! text short.
+//! If a constraint cannot be met or enforced, it is refused with a reason. Limits that cut a text short are tested in
+//! `front_ends.rs`.
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, status};
@@ -8,7 +8,7 @@ use autoplace::generate::{Constraint, Error};
 use serde_json::{Map, Value, json};
 use test_support::own_process;
 
-/// The reason why a constraint is refused before the generation starts.
+/// Why a constraint is refused before a text is generated.
 fn refusal(model: &Model, constraint: Constraint) -> String {
     let stream = model.generate(PROMPT).constraint(constraint).stream();
     match stream {
@@ -83,7 +83,7 @@ fn object(count: usize, member: impl Fn(usize) -> (String, Value)) -> Value {
     (0..count).map(member).collect::<Map<_, _>>().into()
 }
 
-/// Creates a constraint on demand, because some are megabytes.
+/// A function that makes a constraint. Constraints are made only when they are needed, because some have megabytes.
 type Make = fn() -> Constraint;
 
 fn schema(schema: Value) -> Constraint {
@@ -94,7 +94,7 @@ fn any_object(key: &str, n: usize) -> Value {
     json!({"anyOf": list(n, |i| json!({"type": "object", "required": [format!("{key}{i}")]}))})
 }
 
-/// Hostile constraints, each of which must be refused, or enforced within bounded time and memory.
+/// Hostile constraints. Each must be refused, or enforced within limits of time and memory.
 const HOSTILE: [Make; 37] = [
     || {
         let chain = object(1900, |i| {
@@ -135,12 +135,12 @@ const HOSTILE: [Make; 37] = [
     || Constraint::gbnf("root ::= \"(\" root root | \"(\" root | \"\""),
     || Constraint::gbnf(format!("root ::= {}", "\"a\"? ".repeat(8_000))),
     || Constraint::gbnf(format!("root ::= ({}\"b\") root | \"\"", "\"a\"? ".repeat(8_000))),
-    // Each rule repeats the previous rule twice.
+    // Each rule contains the previous rule twice.
     || {
         let rules: String = (1..60).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1)).collect();
         Constraint::gbnf(format!("root ::= r59\nr0 ::= \"x\" | \"y\"?\n{rules}"))
     },
-    // Words with a common beginning stand beside a rule that reads them letter by letter.
+    // Words that begin alike, next to a rule that reads them letter by letter.
     || {
         let words: Vec<String> = (0..2_000).map(|i| format!("\"w{i}\"")).collect();
         Constraint::gbnf(format!("root ::= (word | ({}) root [a-z0-9])\nword ::= [a-z] word?", words.join(" | ")))
@@ -181,8 +181,8 @@ fn kind(i: usize) -> Value {
     json!({"type": "object", "properties": {"kind": {"enum": names}}, "required": ["kind"]})
 }
 
-/// Schemas and grammars that once took gigabytes or minutes, or ended the process. The cases are grouped by the message
-/// of the refusal.
+/// Schemas and grammars that once took gigabytes or minutes, or ended the process. They are grouped by the message with
+/// which they are refused.
 const BOMBS: [(&str, &[Make]); 9] = [
     (
         "combinations of its schemas apply at once",
@@ -263,8 +263,8 @@ fn large_schemas_of_tools_are_followed() {
     }
 }
 
-/// Each constraint runs in a separate process, so that the peak of memory belongs to it. A constraint that would take
-/// gigabytes or minutes is refused with the exceeded limit.
+/// Each constraint is tested in a separate process, so that the peak of memory is its own. If a constraint would take
+/// gigabytes or minutes, it is refused, and the error contains the limit that it exceeds.
 #[test]
 fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
     const INDEX: &str = "AUTOPLACE_HOSTILE";
@@ -283,7 +283,7 @@ fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
 fn hold_in_256_mib(constraint: Constraint, refused: Option<&str>) {
     let model = load_demo();
     model.generate(PROMPT).constraint(Constraint::choices(["a"])).text().unwrap();
-    // Peak memory of this process in KiB; 0 if the system does not report it.
+    // The maximum of this process's memory in KiB; 0 if the system does not report it.
     let peak = || status("VmHWM").unwrap_or(0);
     let before = peak();
     let held = model.generate(PROMPT).seed(1).constraint(constraint);
@@ -294,7 +294,7 @@ fn hold_in_256_mib(constraint: Constraint, refused: Option<&str>) {
         }
         other => panic!("{other:?}"),
     }
-    // The kernel adds numbers of several cores, so a second reading may be slightly lower.
+    // The kernel adds up the numbers of several cores. So a second reading may be slightly lower than the first.
     let grown = peak().saturating_sub(before);
     assert!(grown <= 256 << 10, "{grown} KiB");
 }

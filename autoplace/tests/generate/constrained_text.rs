@@ -1,4 +1,4 @@
-//! A text under a regular expression, a list of choices or a grammar meets its constraint.
+//! With a regular expression, a list of choices or a grammar as its constraint, a text meets that constraint.
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, complete, in_worker, request};
@@ -97,7 +97,7 @@ fn a_gbnf_grammar_is_followed_here_and_in_a_worker() {
             assert!(items.is_match(&text), "{text:?}");
         }
     }
-    // A grammar can name tokens of the vocabulary only.
+    // A grammar can only name tokens that are in the vocabulary.
     let model = load_demo();
     let said = generate(&model, &Constraint::gbnf("root ::= <think>"), 1).unwrap_err().to_string();
     assert!(said.contains("line 1, column 10: `<think>` is not a token"), "{said}");

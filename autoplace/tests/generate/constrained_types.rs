@@ -32,7 +32,7 @@ enum River {
     Canal { locks: u64, depth: i32 },
 }
 
-/// Externally tagged variants with other names, empty variants, and values of several shapes.
+/// An enum whose variants have other names in JSON. Some variants are empty, and some have values of different forms.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[expect(dead_code, reason = "only read by serde")]
@@ -86,7 +86,7 @@ fn values_of_many_types_are_parsed() {
     let (_, _): (bool, bool) = model.generate_as(PROMPT).unwrap();
 }
 
-/// The schema of this type allows values that the type refuses.
+/// A type that refuses some of the values that its schema allows.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Impossible {
     #[schemars(with = "bool")]

@@ -1,5 +1,5 @@
-//! Documents are scored against a query in the model's own form. Many documents at once have the same scores as each
-//! alone.
+//! Documents are scored against a query, in the form that the model expects. If many documents are scored at once, each
+//! has the same score as alone.
 
 use crate::embed_vectors::{by_llama_cpp, embedder, load, small, written};
 use autoplace::embed::Error;
@@ -20,7 +20,7 @@ fn with_template(template: &str) -> Sketch {
     sketch
 }
 
-/// Checks that the score of a pair equals llama.cpp's score for these tokens.
+/// Checks that the score of a pair is the score that llama.cpp computes for these tokens.
 fn is_scored_as(sketch: &Sketch, query: &str, document: &str, tokens: impl FnOnce(&Vocab) -> Vec<Token>) {
     let (_folder, path) = written(sketch);
     let score = embedder(&path, Pooling::Rank).rerank(query, &[document]).unwrap()[0];
@@ -71,7 +71,7 @@ fn many_documents_have_the_scores_that_each_has_alone_in_their_order() {
 
 #[test]
 fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
-    // There are four tokens of the query, and two or three special tokens.
+    // The query has four tokens, and there are two or three special tokens.
     let templated = with_template("[CLS]{query}[SEP]{document}[SEP]");
     for (sketch, others) in [(reranker(F32), 6), (templated, 7)] {
         let mut embedder = small(&sketch, Pooling::Rank);
@@ -104,7 +104,7 @@ fn a_reranker_by_its_own_header_needs_no_request() {
     let mut ranking = embedder(&path, Pooling::Model);
     assert_eq!(ranking.pooling().unwrap(), Pooling::Rank);
     assert_eq!(ranking.rerank(QUERY, &["a", "b"]).unwrap().len(), 2);
-    // The same model can also be loaded to embed.
+    // The same model can also be loaded for embeddings.
     assert!(embedder(&path, Pooling::Mean).embed(&["the sea"]).unwrap()[0].width() > 1);
 }
 
@@ -120,7 +120,7 @@ fn a_reranker_goes_on_when_its_model_is_loaded_again() {
     for asks in [true, false] {
         model.request_replace(load::Replacement::By(Box::new(impossible.clone())));
         assert!(embedder.rerank(QUERY, &["the sea"]).is_err());
-        // Re-places the model by a request or at once.
+        // Re-places the model, either by a request or at once.
         if asks {
             model.request_replace(load::Replacement::Replan);
         } else {

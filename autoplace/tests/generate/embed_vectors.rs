@@ -1,4 +1,4 @@
-//! Embeddings. The vectors of a text equal llama.cpp's own, and do not depend on the other texts.
+//! Embeddings. The vectors of a text are equal to llama.cpp's own, and the other texts do not affect them.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub(crate) fn written(sketch: &Sketch) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Loads on the host with one thread.
+/// Loads the model on the host, with one thread.
 pub(crate) fn load(path: &Path, request: Request) -> Result<Model, load::Error> {
     Model::builder(path).request(request).machine(Machine::new(Host::new(gib(8)))).n_threads(1).load()
 }
@@ -44,14 +44,14 @@ pub(crate) fn small(sketch: &Sketch, pooling: Pooling) -> Embedder {
     embedder(&written(sketch).1, pooling)
 }
 
-/// Largest difference between the vectors of two texts.
+/// The largest difference between the vectors of one text and those of another.
 fn distance(one: &Embedding, other: &Embedding) -> f32 {
     assert_eq!(one.as_slice().len(), other.as_slice().len());
     one.as_slice().iter().zip(other.as_slice()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Compares the vectors of texts that are embedded together with those of each text alone. `apart` is the tolerated
-/// rounding of a cosine of 1.
+/// Embeds texts together, and compares their vectors with those of each text alone. A cosine may differ from 1 by
+/// `apart`, because of rounding.
 fn together_as_alone(sketch: &Sketch, poolings: &[Pooling], texts: &[String], apart: f32) {
     let (_folder, path) = written(sketch);
     for &pooling in poolings {
@@ -77,7 +77,7 @@ const POOLINGS: [Pooling; 5] = [Pooling::Model, Pooling::None, Pooling::Mean, Po
 
 #[test]
 fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
-    // The texts have many lengths, so that some share a batch and some do not.
+    // The lengths of the texts are different. So some of them fit into one batch together, and some do not.
     let texts: Vec<String> = (0..30).map(|n| text(n, 1 + n * 7 % 60)).collect();
     for sketch in encoders(F32) {
         together_as_alone(&sketch, &POOLINGS, &texts, 1e-5);
@@ -89,13 +89,15 @@ fn a_model_with_any_kind_of_memory_gives_the_vectors_of_each_text_alone() {
     // The vocabulary of these models consists of bytes.
     let texts: Vec<String> = (0..14).map(|n| text(n, 1 + n % 5)).collect();
     let mut models = test_support::random_weights::all();
-    // The memories of these models: a cache, a cache with a window, a recurrent state, a cache with a state.
+    // For each kind of memory there is one model: a cache, a cache with a window, a recurrent state, a cache with a
+    // state.
     let kinds = ["llama split q8_0", "gemma3", "mamba2", "jamba"];
     models.retain(|sketch| kinds.iter().any(|kind| sketch.title().starts_with(kind)));
     assert_eq!(models.len(), kinds.len());
     for mut sketch in models {
         sketch.vocabulary();
-        // These models name no pooling. The first token is the same in all texts, and attends to no other token.
+        // The headers of these models state no pooling. The first token is the same in all texts, and it attends to no
+        // other token. So its vector is not compared.
         together_as_alone(&sketch, &[Pooling::None, Pooling::Mean, Pooling::Last], &texts, 2e-3);
     }
     for sketch in [llama_embed(F32), t5_encoder(F32)] {
@@ -103,7 +105,7 @@ fn a_model_with_any_kind_of_memory_gives_the_vectors_of_each_text_alone() {
     }
 }
 
-/// The unscaled embedding of one text, computed as in llama.cpp's own example `embedding`.
+/// The embedding of one text, not scaled, computed as llama.cpp's own example `embedding` does it.
 pub(crate) fn by_llama_cpp(
     path: &Path,
     pooling: llama_sys::Pooling,
@@ -159,7 +161,7 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 #[test]
 fn vectors_have_a_length_of_1_unless_requested_otherwise() {
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    // Without pooling, each token has a vector, including [CLS] and [SEP].
+    // Without pooling, each token has a vector, and so have [CLS] and [SEP].
     for (pooling, counts) in [(Pooling::Model, [1, 1]), (Pooling::None, [4, 6])] {
         let mut embedder = small(&nomic_bert(F32), pooling);
         let texts = ["the sea", "a warm stone sleeps"];
@@ -172,7 +174,7 @@ fn vectors_have_a_length_of_1_unless_requested_otherwise() {
             assert!((length(scaled) - 1.0).abs() < 1e-5 && (length(raw) - 1.0).abs() > 1e-2);
             assert!(cosine_similarity(scaled, raw).unwrap() > 0.999_99);
         }
-        // Checks the other kinds of scaling, for each vector by itself.
+        // Checks the other ways of scaling, for each vector separately.
         for (kind, size) in [
             (
                 Normalization::MaxAbsolute,
@@ -195,11 +197,11 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let mut embedder = small(&sketch, Pooling::Model);
         let longest = embedder.longest_text().unwrap();
         assert_eq!(longest, MAX_LENGTH as usize, "{}", sketch.title());
-        // The model adds two more tokens.
+        // The model adds two tokens to these.
         let fits = text(0, longest - 2);
         assert_eq!(embedder.embed(&[&fits]).unwrap()[0].tokens(), longest);
         let long = text(0, longest + 40);
-        // This aborts the next computation.
+        // With this call, the next computation is aborted.
         embedder.abort_handle().abort();
         let counts = (longest + 42, longest);
         let refused = embedder.embed(&["the sea", &long]);
@@ -210,7 +212,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let cut = embedder.embed(&["the sea", &long]).unwrap();
         let truncated: Vec<bool> = cut.iter().map(Embedding::is_truncated).collect();
         assert_eq!(truncated, [false, true]);
-        // The result equals that of the longest text that fits, with its end token.
+        // The result is the same as for the longest text that fits, including the token at its end.
         let fits = embedder.embed(&[&fits]).unwrap().remove(0);
         assert_eq!(cut[1].tokens(), longest);
         assert!(distance(&cut[1], &fits) < 2e-3);
@@ -219,7 +221,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
 
 #[test]
 fn a_megabyte_of_text_is_counted_or_cut() {
-    // One model for each kind of vocabulary.
+    // For each kind of vocabulary there is one model.
     for sketch in [bert(F32), llama_embed(F32), t5_encoder(F32)] {
         let mut embedder = small(&sketch, Pooling::Mean);
         for of in ["the moon pulls the sea ", "日"] {
@@ -233,7 +235,7 @@ fn a_megabyte_of_text_is_counted_or_cut() {
                     assert!(cut.is_truncated() && cut.tokens() <= limit, "{case}");
                     embedder = embedder.truncate(false);
                 }
-                // In some vocabularies, spaces or an unknown word become hardly any tokens.
+                // In some vocabularies, many spaces or a long unknown word become only a few tokens.
                 Ok(embeddings) => assert!(embeddings[0].tokens() < 8, "{case}"),
                 Err(error) => panic!("{case}: {error}"),
             }
@@ -269,7 +271,7 @@ fn empty_texts_are_accepted_and_control_tokens_are_text() {
     assert_eq!(embeddings[0].tokens(), 2);
     assert!(distance(&embeddings[0], &embeddings[2]) < 1e-5);
     assert!(distance(&embeddings[0], &embeddings[1]) > 1e-3);
-    // If it were read as a control token, there would be three tokens.
+    // If this text were read as a control token, there would be only three tokens.
     assert!(embedder.embed(&["[SEP]"]).unwrap()[0].tokens() > 3);
 }
 

@@ -1,5 +1,6 @@
-//! An engine with models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside
-//! attention. Every text equals that of a raw llama.cpp loop: alone, beside other texts, and with its prompt in chunks.
+//! An engine, with models whose memory cannot go back to every token: sliding windows, recurrent states, and both
+//! together with attention. Every text is the same as in a bare llama.cpp loop: if it is alone, if there are other
+//! texts, and if its prompt is computed in chunks.
 
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, small, until, words};
 use autoplace::Model;
@@ -9,13 +10,14 @@ use autoplace::llama_sys::Token;
 const TOKENS: usize = 16;
 const ALL: [&str; 5] = ["phi3", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
 
-/// A model with windows, states, or both.
+/// A kind of model: with windows, with states, or with both.
 struct Kind {
     arch: &'static str,
     model: Model,
-    /// Prompts that are shorter and longer than the windows, and than a graph of 32 tokens. Two of them begin alike.
+    /// Prompts of several lengths. Some are shorter and some are longer than the windows, and than a graph of 32
+    /// tokens. Two of them have the same beginning.
     prompts: Vec<Vec<Token>>,
-    /// llama.cpp's answers to the prompts.
+    /// The answers that llama.cpp gives to the prompts.
     expected: Vec<Vec<Token>>,
 }
 
@@ -43,11 +45,11 @@ impl Kind {
 
 #[test]
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
-    // If the text is alone, a chunk is a batch. Otherwise, the other texts wait for each chunk.
+    // If a text is alone, each chunk is a batch. If it is not, the other texts wait for each chunk.
     for (sequences, chunks) in [(1, [5, 5]), (3, [5, 512])] {
         for (kind, chunk) in Kind::all(sequences).zip(chunks.into_iter().cycle()) {
             let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
-            // In the second round, the context may already hold a part of the prompt.
+            // In the second round, a part of the prompt may already be in the context.
             for _ in 0..2 {
                 let answers = [0, 1, 2, 3, 4].map(|prompt| kind.submit(&engine, prompt));
                 answers.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
@@ -60,7 +62,7 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
 fn suspended_texts_continue_unchanged() {
     for kind in Kind::all(1) {
         let engine = Engine::builder(&kind.model).ahead(3).start().unwrap();
-        // Without a reader, each text gives up the only sequence to the next text.
+        // Nobody reads these texts. So each of them gives up the only sequence to the next.
         let slow = [0, 1, 2].map(|prompt| kind.submit(&engine, prompt));
         until(&engine, |metrics| metrics.running == 0);
         kind.check(4, kind.submit(&engine, 4));
@@ -72,12 +74,12 @@ fn suspended_texts_continue_unchanged() {
 fn cancelled_texts_leave_nothing_in_other_texts() {
     for kind in Kind::all(2) {
         let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
-        // The text is dropped in the middle of its prompt. The next prompt extends this prompt.
+        // The text is dropped while its prompt is being computed. The next prompt begins with this whole prompt.
         let answer = kind.submit(&engine, 2);
         until(&engine, |metrics| metrics.prompt_tokens > 0);
         drop(answer);
         kind.check(3, kind.submit(&engine, 3));
-        // The text is dropped in the middle. Another text beside it continues.
+        // The text is dropped in the middle. Another text continues.
         let mut cut = kind.submit(&engine, 0);
         let beside = kind.submit(&engine, 1);
         cut.pieces().next().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The model of an engine is re-placed, or its card fails, while texts run. The cards are simulated.
+//! While texts run, the model of an engine is re-placed, or its card fails. The cards are simulated.
 
 use crate::engine_steps::Gate;
 use crate::replace_support::{generations, load, plan, request};
@@ -22,7 +22,7 @@ fn text(model: &Model, which: usize) -> GenerateRequest {
     generations(model, prompt, 120)[which % 2].clone()
 }
 
-/// The model with `layers` layers on a card, its texts, and an engine.
+/// A model with `layers` layers on a card, the texts that are expected of it, and an engine.
 fn start(layers: u32) -> (SimGpu, Model, [String; 3], Engine) {
     let card = card(mib(64));
     let model = load(&demo_path(), &shared(), layers);
@@ -60,7 +60,7 @@ fn texts_go_on_when_the_model_is_re_placed() {
     }
     assert_eq!(texts, expected);
     assert_eq!(engine.last_replaced().unwrap().unwrap().resumed, Resumed::Restored);
-    // An idle model is re-placed too.
+    // A model that is idle is re-placed too.
     model.request_replace(onto_card(0));
     wait("is on the host", || model.placement().n_gpu_layers == 0);
     assert_eq!(whole(engine.submit(text(&model, 0)).unwrap()), expected[0]);
@@ -106,7 +106,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
     for is_idle in [true, false] {
         let mut running = (!is_idle).then(|| submit().unwrap());
         running.iter_mut().for_each(|text| drop(text.next().unwrap().unwrap()));
-        // Another program takes the memory, after the plan was made.
+        // After the plan was made, another program takes the memory.
         card.set_taken(mib(64));
         model.request_replace(all_of_it.clone());
         wait("fails", || engine.last_replaced().is_some_and(|outcome| outcome.is_err()));
@@ -118,7 +118,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
         } else {
             card.set_taken(0);
             model.replace(None).unwrap();
-            // The outcome of the request is still reported.
+            // What came of the request is still reported.
             assert_matches!(engine.last_replaced(), Some(Err(_)));
         }
         assert_eq!(whole(submit().unwrap()), expected[0]);

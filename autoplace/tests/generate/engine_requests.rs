@@ -1,4 +1,5 @@
-//! Requests of an engine, on the demo model: how they wait, leave and end, and how they end with the engine.
+//! Requests to an engine, on the demo model: how they wait, leave and end, and what happens to them when the engine
+//! ends.
 
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -11,10 +12,10 @@ use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, Shutdown
 use futures::FutureExt;
 use test_support::demo_path;
 
-/// Length of a text that is still running when it is cancelled.
+/// The length of a text that is cancelled while it is still running.
 const LONG: usize = 2000;
 
-/// The demo model in this process and in a worker.
+/// Two models: the demo model in this process, and the demo model in a worker.
 fn everywhere(n_ctx: u32, n_seq_max: u32, unified: bool) -> [Model; 2] {
     let there = in_worker(&demo_path(), request(n_ctx, n_seq_max, unified));
     [demo(n_ctx, n_seq_max, unified), there]
@@ -60,11 +61,11 @@ fn waiting_callers_get_a_place_in_their_order() {
         assert!(waiting.iter_mut().all(|future| future.now_or_never().is_none()));
         drop(running);
         until(&engine, |metrics| metrics.queued + metrics.running == 0);
-        // The first waiting caller has the place, and no later caller may take it.
+        // The place belongs to the caller that waits first, and no later caller may take it.
         let [first, mut second, mut third] = waiting;
         assert!((&mut second).now_or_never().is_none());
         assert_matches!(engine.try_submit(greedy(&model, PROMPTS[1], 4)), Err(Error::QueueFull { queue: 0 }));
-        // A caller that gives up passes its place on.
+        // If a caller gives up, the next caller gets its place.
         drop(first);
         let answer = wait_for(second);
         assert!((&mut third).now_or_never().is_none());
@@ -74,7 +75,8 @@ fn waiting_callers_get_a_place_in_their_order() {
     }
 }
 
-/// Waits for the text of a future that has a place in the queue. A worker may still have to check the request.
+/// Waits for the text of a future that already has a place in the queue. If there is a worker, it may still have to
+/// check the request.
 fn wait_for(mut future: impl Future<Output = Result<TokenStream, Error>> + Unpin) -> TokenStream {
     loop {
         if let Some(answer) = (&mut future).now_or_never() {
@@ -89,7 +91,7 @@ fn a_dropped_text_ends_and_its_computed_tokens_stay() {
     for model in everywhere(4096, 1, false) {
         let prompt = PROMPTS.concat().repeat(6);
         let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
-        // The text is dropped in the middle of its prompt.
+        // The text is dropped while its prompt is being computed.
         let answer = engine.submit(greedy(&model, &prompt, 10)).unwrap();
         if model.worker_id().is_none() {
             until(&engine, |metrics| metrics.prompt_tokens > 0);
@@ -98,7 +100,7 @@ fn a_dropped_text_ends_and_its_computed_tokens_stay() {
         until(&engine, |metrics| metrics.queued + metrics.running == 0);
         assert_eq!(engine.metrics().generated_tokens, 0);
         drop(engine);
-        // The text is dropped in the middle of its answer.
+        // The text is dropped while its answer is being generated.
         let engine = Engine::builder(&model).ahead(4).start().unwrap();
         let mut answer = engine.submit(greedy(&model, &prompt, LONG)).unwrap();
         answer.pieces().next().unwrap().unwrap();
@@ -126,11 +128,11 @@ fn a_reader_that_does_not_read_stalls_nobody() {
         let metrics = engine.metrics();
         assert!(metrics.generated_tokens <= 3 * 30 + 3 * 6, "{metrics:?}");
         until(&engine, |metrics| metrics.running == 0 && metrics.queued == 3);
-        // The texts continue when they are read.
+        // When the texts are read, they continue.
         let texts: Vec<_> = slow.into_iter().map(|answer| answer.into_text().unwrap()).collect();
         drop(engine);
         for (prompt, (text, statistics)) in PROMPTS.iter().zip(texts) {
-            // In a shared cache, tokens that are computed again lie in other cells and are rounded differently.
+            // In a shared cache, tokens that are computed again lie in other cells. So they are rounded in another way.
             if unified {
                 assert!(statistics.generated_tokens == 100, "{statistics}");
             } else {
@@ -160,10 +162,10 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         assert_eq!(count(first).unwrap(), 50);
         assert_eq!(count(second).unwrap(), 20);
         has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
-        // The context is free, although handles of the engine are left.
+        // Handles of the engine still exist, but the context is free.
         assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
 
-        // Texts that have begun are finished; waiting texts are not.
+        // Texts that have begun are finished. Texts that wait are not.
         let engine = start();
         let (first, second) = begin(&engine, 50);
         engine.close(Shutdown::FinishBegun);
@@ -172,7 +174,7 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         has_ended(count(second));
         engine.shutdown(Shutdown::FinishBegun);
 
-        // All texts finish in time, or are cut off.
+        // Each text is finished in time, or it is cut short.
         let engine = start();
         let (first, second) = begin(&engine, 50);
         assert!(engine.shutdown_within(Duration::from_secs(600)));
@@ -225,9 +227,9 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     let others: Vec<_> = (0..4).map(|_| engine.submit(greedy(&model, PROMPTS[1], 100)).unwrap()).collect();
     let mut answer = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
     let waker = Waker::from(Arc::new(Panics));
-    // The text waits behind the others.
+    // This text waits until the others have ended.
     assert!(answer.poll_piece(&mut Context::from_waker(&waker)).is_pending());
-    // The panic comes with the first piece of the text.
+    // The panic is reported with the first piece of the text.
     until(&engine, |metrics| metrics.running + metrics.queued == 0);
     for other in others {
         match other.into_text() {

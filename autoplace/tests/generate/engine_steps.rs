@@ -1,5 +1,5 @@
-//! The engine's work between two tokens: texts join, leave and take turns. A sampler of the test lets the demo model
-//! choose its tokens one by one.
+//! What an engine does between two tokens: texts join, leave, and take turns. With a sampler of this test, the demo
+//! model chooses its tokens one by one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -9,7 +9,7 @@ use autoplace::Model;
 use autoplace::generate::{Engine, GenerateRequest};
 use test_support::wait;
 
-/// Blocks before each token until the test permits it.
+/// A gate that stops before each token, until the test lets it pass.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     allowed: Arc<AtomicUsize>,
@@ -17,12 +17,12 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Permits `tokens` more tokens.
+    /// Lets `tokens` more tokens pass.
     pub(crate) fn leave(&self, tokens: usize) {
         self.allowed.fetch_add(tokens, SeqCst);
     }
 
-    /// Number of tokens that have waited for permission so far.
+    /// How many tokens have asked to pass so far.
     fn asked(&self) -> usize {
         self.asked.load(SeqCst)
     }
@@ -39,7 +39,7 @@ impl Gate {
         wait("gets leave", || self.allowed.load(SeqCst) >= number);
     }
 
-    /// A greedy text whose tokens wait for permission.
+    /// A text in which the likeliest token is always chosen. Each token must wait for the gate.
     pub(crate) fn generate(&self, model: &Model, prompt: &str) -> GenerateRequest {
         let gate = self.clone();
         let generate = model.generate(prompt).samplers([]).seed(1);
@@ -77,7 +77,7 @@ fn a_request_joins_at_the_next_token() {
     gate.leave(3);
     gate.stands_before(4);
     let quick = engine.submit(greedy(&model, PROMPTS[1]).max_tokens(1)).unwrap();
-    // One of the tokens is being chosen now; the prompt is computed beside the other one.
+    // One of the two tokens is being chosen now. Together with the other, the prompt is computed.
     gate.leave(2);
     until(&engine, |metrics| metrics.running == 1 && metrics.queued == 0);
     assert_eq!(quick.into_text().unwrap().1.generated_tokens, 1);
@@ -114,7 +114,7 @@ fn the_first_of_two_equal_prompts_is_answered_while_the_second_is_computed() {
     let steps = tokens_of(&model, &prompt).len().div_ceil(8);
     let engine = Engine::builder(&model).prompt_chunk(8).start().unwrap();
     let [occupied, first, second] = [(); 3].map(|()| Gate::default());
-    // Both texts wait, so that they begin with the same step.
+    // Both texts wait, so that they begin in the same step.
     let [a, b] = [(); 2].map(|()| engine.submit(occupied.generate(&model, PROMPTS[0]).max_tokens(1)).unwrap());
     let submit = |gate: &Gate| engine.submit(gate.generate(&model, &prompt).cache_prompt(false)).unwrap();
     let answers = [submit(&first), submit(&second)];
@@ -122,7 +122,7 @@ fn the_first_of_two_equal_prompts_is_answered_while_the_second_is_computed() {
     drop((a.into_text().unwrap(), b.into_text().unwrap()));
     first.leave(1000);
     second.stands_before(1);
-    // The first prompt's last chunk has room for the beginning of the second.
+    // In the last chunk of the first prompt, there is room for the beginning of the second prompt.
     assert!(first.asked() + 1 >= steps, "{} tokens beside {steps} chunks", first.asked());
     second.leave(1000);
     drop(answers);
@@ -141,7 +141,7 @@ fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
         gate.stands_before(2);
         let prompt = greedy(&model, &long).max_tokens(1).cache_prompt(false);
         let answer = engine.submit(prompt).unwrap();
-        // One token is being chosen, and each chunk has another token beside it.
+        // One token is being chosen, and with each chunk another token is computed.
         let steps = tokens.div_ceil(chunk);
         gate.leave(steps);
         gate.stands_before(2 + steps);

@@ -1,4 +1,5 @@
-//! Texts of an engine equal those of a raw loop, for any number of texts at once. The model is the demo model.
+//! The texts of an engine are the same as in a bare loop, whatever the number of texts that run at once. The model is
+//! the demo model.
 
 use crate::text_support::{
     PROMPTS, Raw, answered, demo, greedy, likeliest, load, request, text, text_and_statistics, tokens_of, words,
@@ -52,7 +53,7 @@ fn every_request_has_statistics_of_its_own() {
         assert!(statistics.cached_tokens < of_prompt, "{at}: {statistics}");
         assert!(statistics.first_token_latency.unwrap() >= statistics.prompt_time, "{at}: {statistics}");
         assert_eq!(statistics.generation_time.is_zero(), tokens == 1, "{at}: {statistics}");
-        // Two texts run, and the others wait for them.
+        // Two texts run, and each of the others waits until one of them has ended.
         assert!(at < 2 || !statistics.queue_time.is_zero(), "{at}: {statistics:?}");
         let counts = [statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens];
         sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n as u64);
@@ -72,7 +73,7 @@ fn a_common_beginning_is_computed_once_unless_reuse_is_off() {
         let submit = |prompt: &Vec<_>| engine.submit(greedy(&model, &prompt[..]).max_tokens(4)).unwrap();
         drop([&prompt, &prompt, &other, &prompt].map(submit).map(answered));
         let Metrics { prompt_tokens, cached_tokens, .. } = engine.metrics();
-        // The engine computes fewer than 64 further tokens for each prompt.
+        // For each prompt, the engine computes fewer than 64 tokens in addition.
         assert!(prompt_tokens - cached_tokens < 300 + 20 + 3 * 64, "unified: {unified}, {cached_tokens}");
         for (reuse, cached) in [(true, 299), (false, 0)] {
             let again = engine.submit(greedy(&model, &prompt[..]).cache_prompt(reuse)).unwrap();
@@ -106,8 +107,8 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// The contexts are small, with and without a shared cache, and there are more requests than sequences. Each text
-    /// is as long as if it were generated alone, and identical to that text if every sequence has its own cache.
+    /// The contexts are small. Some have a shared cache, and there are more requests than sequences. Each text is as
+    /// long as if it were alone. If every sequence has a cache of its own, the text is also the same.
     #[test]
     fn a_text_is_the_same_beside_any_other_texts(
         requests in prop::collection::vec((0..PROMPTS.len(), 1usize..60), 1..12),
@@ -126,8 +127,8 @@ proptest! {
         for (request, (text, statistics)) in requests.iter().zip(texts) {
             let (alone, expected) = text_and_statistics(of(request));
             if unified {
-                // In a shared cache, the cells of a text depend on the other texts, and other cells lead to other
-                // rounding.
+                // In a shared cache, the other texts determine in which cells a text lies. In other cells, rounding is
+                // different.
                 prop_assert_eq!(statistics.generated_tokens, expected.generated_tokens);
             } else {
                 prop_assert_eq!(text, alone);
@@ -135,8 +136,8 @@ proptest! {
         }
     }
 
-    /// Texts without a limit outgrow their shared cache together. The newest texts are suspended, and no text is cut
-    /// short by another.
+    /// Texts without a limit together fill the cache that they share. The newest texts are suspended, and no text cuts
+    /// another one short.
     #[test]
     fn texts_without_a_limit_fill_the_context_one_after_the_other(
         prompts in prop::collection::vec(0..PROMPTS.len(), 2..6),
@@ -154,7 +155,7 @@ proptest! {
             let statistics = answer.statistics();
             let tokens = statistics.prompt_tokens + statistics.generated_tokens;
             match answer.finish_reason().unwrap() {
-                // The last token needs no cell.
+                // The last token needs no cell of the cache.
                 FinishReason::ContextFull => prop_assert_eq!(tokens, 161),
                 reason => prop_assert_eq!(reason, FinishReason::EndOfGeneration),
             }

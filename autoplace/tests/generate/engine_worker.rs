@@ -1,5 +1,5 @@
-//! An engine with a worker process gives the same texts as an engine in this process, and the worker's death ends none
-//! of them. The model is the demo model.
+//! An engine with a worker process generates the same texts as an engine in this process. If the worker dies, none of
+//! the texts ends. The model is the demo model.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use autoplace::Model;
 use autoplace::generate::{Engine, Error, GenerateRequest, TokenStream};
 use test_support::demo_path;
 
-/// More texts than there are sequences: greedy texts, random texts, and texts up to the end of the context.
+/// There are more texts than sequences: greedy texts, random texts, and texts that go on to the end of the context.
 fn texts(model: &Model) -> Vec<GenerateRequest> {
     let long = model.generate(PROMPTS[0]).seed(9);
     let some = PROMPTS.iter().zip(0..).map(|(prompt, seed)| match seed % 2 {
@@ -33,7 +33,7 @@ fn texts_of_an_engine_in_a_worker_are_those_of_this_process() {
     let (here, there) = (demo(1024, 4, false), in_worker(&demo_path(), request(1024, 4, false)));
     let expected = all(&here);
     assert_eq!(all(&there), expected);
-    // The worker is free again for a stream and for another engine.
+    // The worker can be used again, by a stream and by another engine.
     assert!(there.generate(PROMPTS[1]).max_tokens(2).text().is_ok());
     let engine = Engine::new(&there).unwrap();
     assert_matches!(there.generate(PROMPTS[1]).stream(), Err(Error::Busy));

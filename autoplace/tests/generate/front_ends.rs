@@ -1,5 +1,5 @@
-//! A text of the demo model and its end are the same in a stream, a session, an engine, a worker, and the two async
-//! forms.
+//! A text of the demo model has the same tokens and the same end in each front end: a stream, a session, an engine, a
+//! worker, and the two async forms.
 
 use crate::text_support::{Completion, PROMPT, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
@@ -21,17 +21,17 @@ enum FrontEnd {
     AsyncAnswer,
 }
 
-/// The outcome of a text.
+/// What became of a text.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     completion: Completion,
-    /// The error of the text. A session has no error, because its pieces report the end.
+    /// The error of the text. A session returns no error, because its pieces report how the text has ended.
     error: Option<String>,
-    /// Numbers of prompt tokens and of generated tokens.
+    /// How many tokens the prompt has, and how many were generated.
     counts: [usize; 2],
 }
 
-/// Runs a text in a front end twice: once it is read as text, once as tokens. Returns the error if the request is
+/// Runs a text twice in a front end: once it is read as text, and once as tokens. Returns the error if the request is
 /// refused.
 fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Outcome, Error> {
     let again = generate.clone();
@@ -108,9 +108,9 @@ type Check = fn(&Error) -> bool;
 
 enum Ends {
     By(FinishReason),
-    /// The text ends with an error after its last piece.
+    /// After its last piece, the text ends with an error.
     With(FinishReason, Check),
-    /// The request is refused before the text begins.
+    /// The request is refused, and no text begins.
     Refused(Check),
 }
 
@@ -180,7 +180,7 @@ fn constrained(stop: String) -> Vec<Case> {
         case("too many letters", With(ContextFull, full), |request| {
             request.constraint(Constraint::regex("[a-z]{500}"))
         }),
-        // The partial text meets the constraint.
+        // What there is of the text meets the constraint.
         case("cut where it may end", By(MaxTokens), |request| {
             request.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)
         }),
@@ -224,7 +224,7 @@ fn a_text_and_its_end_are_the_same_in_every_front_end() {
                 assert_eq!(outcome, *expected, "{case}");
                 continue;
             }
-            // The stream is compared with the expectation, and the other front ends with the stream.
+            // The stream is compared with what is expected. The other front ends are compared with the stream.
             let (reason, fails) = match ends {
                 By(reason) => (reason, None),
                 With(reason, is) => (reason, Some(is)),
@@ -249,7 +249,7 @@ fn a_text_and_its_end_are_the_same_in_every_front_end() {
                 "so many tokens" => assert_eq!((prompt, generated), (tokens_of(model, PROMPT).len(), 20)),
                 "no token" => assert_eq!((text, generated), ("", 0)),
                 "to a stop string" => assert_eq!(text, whole.split(&stop).next().unwrap()),
-                // The last token is chosen but needs no cell.
+                // The last token is chosen, but it needs no cell of the cache.
                 "to the end of the context" | "which is an error" => {
                     assert_eq!((text, prompt + generated), (&*whole, CONTEXT as usize + 1));
                 }

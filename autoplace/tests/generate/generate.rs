@@ -1,4 +1,4 @@
-//! Streams and sessions on the demo model. These tests cover behaviour beyond the texts and ends of `front_ends.rs`.
+//! Streams and sessions on the demo model. What all front ends have in common is tested in `front_ends.rs`.
 
 use crate::native_support::load_demo;
 use crate::text_support::{
@@ -42,7 +42,7 @@ fn the_tokens_of_a_text_are_that_text_again_and_a_continuation_keeps_its_space()
         assert_eq!(model.detokenize(&tokens).unwrap(), text, "{tokens:?}");
     }
     let (text, whole) = ("And the king said", model.tokenize("And the king said").unwrap());
-    // After the BOS token, the text may be cut at any token and stays the same.
+    // After the BOS token, the text can be divided at any token, and stays the same.
     for at in 2..whole.len() {
         let parts = [&whole[..at], &whole[at..]].map(|tokens| model.detokenize(tokens).unwrap());
         assert_eq!(parts.concat(), text, "{at}");
@@ -112,13 +112,13 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     let mut texts = Texts::default();
     (0..4).for_each(|_| texts.step(&mut session));
     let second = session.begin(long.clone()).unwrap();
-    // The other text continues while a long prompt is computed in parts.
+    // While the parts of a long prompt are computed, the other text continues.
     let of_both: Vec<_> = session.step().unwrap().map(|piece| piece.sequence).collect();
     assert_eq!(of_both, [first]);
     assert_eq!(session.end(first).unwrap().generated_tokens, texts.of(first).tokens.len() + 1);
     assert!(session.end(first).is_none());
     assert!(session.statistics(first).is_none());
-    // The place of the ended text is free.
+    // A text has ended, so its place is free.
     let third = session.begin(long).unwrap();
     assert!(third > second && session.len() == 2);
 }
@@ -136,6 +136,6 @@ fn texts_that_share_a_cache_end_when_it_is_full() {
         let statistics = completion.statistics();
         room -= statistics.prompt_tokens + statistics.generated_tokens;
     }
-    // Both texts fill the cache together, unless one of them has ended by itself.
+    // Both texts together fill the cache, unless one of them ends by itself.
     assert!(full < 2 || room <= 2, "{room} places are left");
 }

@@ -1,5 +1,5 @@
-//! A thousand unfinished answers of an engine leave nothing behind. `soak.rs` covers streams and sessions. The test
-//! runs in its own process, and counts the threads and files of that process.
+//! A thousand answers of an engine that are never finished leave nothing behind. Streams and sessions are tested in
+//! `soak.rs`. This test has a process of its own, whose threads and files it counts.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use test_support::wait;
 const THREADS: usize = 8;
 const EACH: usize = 125;
 
-/// Open files and threads of this process, if the system reports them.
+/// How many files are open and how many threads run in this process, if the system reports it.
 fn handles() -> Option<[u64; 2]> {
     held().map(|[.., files, threads]| [files, threads])
 }

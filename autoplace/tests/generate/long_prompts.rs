@@ -1,5 +1,5 @@
-//! Prompts of a megabyte with any content, in plain generation, in a chat and in an engine. A prompt that is too long
-//! is refused with its number of tokens; any other prompt is computed. The process survives.
+//! Prompts of a megabyte with any content, without a chat, in a chat, and in an engine. If a prompt is too long, it is
+//! refused, and the error contains its number of tokens. Any other prompt is computed. The process survives.
 
 use crate::native_support::native;
 use crate::text_support::demo;
@@ -10,13 +10,13 @@ use test_support::tiny::{TINY_VOCABULARY, tiny_llama_without_vocabulary};
 
 const MEGABYTE: usize = 1 << 20;
 
-/// The text `of`, repeated to about a megabyte.
+/// The text `of`, again and again, up to about a megabyte.
 fn megabyte(of: &str) -> String {
     of.repeat(MEGABYTE / of.len())
 }
 
-/// Words, and texts without words: without a space to split at, with nothing but spaces, with characters of several
-/// bytes, and with control characters.
+/// One text of words, and texts without words: with no space to divide them, with nothing but spaces, with characters
+/// of several bytes, and with control characters.
 const KINDS: [&str; 6] = ["And the king said unto his servants, ", "a", " ", "日", "<s></s><unk>", "\0"];
 
 fn too_long(outcome: Result<(), Error>) -> usize {
@@ -57,7 +57,7 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
     }
 }
 
-/// A vocabulary of byte pairs that splits words by the rule `pre`.
+/// A vocabulary of byte pairs. It divides a text into words by the rule `pre`.
 fn byte_pairs(pre: &str) -> Builder {
     // GPT-2 writes each byte as a character. The last three characters are the bytes of 日.
     let normal = ["Ċ", "a", "aa", ".", "..", "æ", "Ĺ", "¥"];
@@ -75,12 +75,13 @@ fn byte_pairs(pre: &str) -> Builder {
         .bool("tokenizer.ggml.add_bos_token", false)
 }
 
-/// llama.cpp's word-splitting rules that have their own expression.
+/// Those of llama.cpp's rules for dividing a text into words that have an expression of their own.
 const PRES: &str = "gpt-2 llama-bpe qwen2 qwen35 gpt-4o tekken deepseek-llm deepseek-coder deepseek-v3 \
     spark2_5 youtu falcon starcoder jais-2 bloom viking chameleon granite-embed-multi-97m \
     tiny_aya kimi-k2 superbpe bailingmoe seed-coder afmoe exaone-moe minicpm5";
 
-/// The test runs on a thread with Rust's default stack, because `std::regex` recurses for each character of a word.
+/// The test runs on a thread with Rust's default stack. `std::regex` recurses once for each character of a word, and
+/// might overflow this stack.
 #[test]
 fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
     let folder = tempfile::tempdir().unwrap();

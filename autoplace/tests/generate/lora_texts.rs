@@ -1,5 +1,5 @@
-//! Texts with LoRA adapters and control vectors. Each text equals that of a raw llama.cpp loop with the same set of
-//! adapters, or of a load with only this set. So no set affects another.
+//! Texts with LoRA adapters and control vectors. Each text is the same as in a bare llama.cpp loop with the same
+//! adapters, or as after a load with only these adapters. So the adapters of one text never affect another text.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use autoplace::{Isolation, Model, ModelBuilder, load};
 use test_support::demo_path;
 use test_support::lora::{Adapter, values, write_random};
 
-/// Adapters of the demo model for different weights, large enough to have an effect.
+/// Adapters for different weights of the demo model. They are large enough to change texts.
 struct Files {
     folder: tempfile::TempDir,
 }
@@ -36,7 +36,7 @@ impl Files {
         files
     }
 
-    /// Ten adapters for different weights of the demo model, or with different numbers.
+    /// Ten adapters for the demo model. They have different weights, or different numbers.
     fn ten() -> (Self, Vec<String>) {
         let files = Self { folder: tempfile::tempdir().unwrap() };
         let header = Header::open(demo_path()).unwrap();
@@ -64,7 +64,7 @@ impl Files {
         self.folder.path().join(format!("{name}.gguf"))
     }
 
-    /// The text of a raw llama.cpp loop with this set.
+    /// The text of a bare llama.cpp loop with these adapters.
     fn raw(&self, model: &Model, set: Set) -> Vec<Token> {
         let native = model.native().unwrap();
         let load = |name: &str| LoraAdapter::load(&native, self.path(name)).unwrap();
@@ -75,7 +75,7 @@ impl Files {
     }
 }
 
-/// The names and scales of the adapters.
+/// Adapters, each with its name and its scale.
 type Set = &'static [(&'static str, f32)];
 
 fn demo() -> ModelBuilder {
@@ -104,9 +104,9 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     assert_eq!(complete(greedy(&none), &none).tokens, texts[1]);
 }
 
-/// Returns the text and the logprobs of a prompt that is computed at once, and of the same prompt if all but its last
-/// token is reused. The two may differ, because an adapter's floats are summed in another order in a batch of one
-/// token.
+/// Completes a prompt twice, and returns both texts with their logprobs. First, the prompt is computed at once. Then
+/// all of its tokens but the last are reused. The results may differ, because in a batch of one token the floats of an
+/// adapter are added in another order.
 fn at_once_and_reused(model: &Model, name: &str) -> [Completion; 2] {
     let generate = || greedy(model).lora([(name, 1.0)]).logprobs(2).cache_prompt(true);
     let texts = [complete(generate(), model), complete(generate(), model)];
@@ -130,8 +130,8 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
         let model = names.iter().fold(builder, |builder, name| builder.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
         let mut reused = 0;
-        // All texts run at once, three times. Each text equals, to the bit, a text with only its adapter and with the
-        // same part of the prompt reused.
+        // All texts run at the same time, three times. Each text is identical, to the bit, to a text with only its own
+        // adapter that reuses the same part of the prompt.
         for round in 0..3 {
             let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).logprobs(2).cache_prompt(true);
             let submit = |name: &String| engine.submit(generate(name)).unwrap();
@@ -145,7 +145,7 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
                 reused += usize::from(cached > 0);
             }
         }
-        // If each text has its own sequence, every text after the first round finds its prompt.
+        // If each text has a sequence of its own, every text finds its prompt from the second round on.
         assert!(sequences < 10 || reused == 20, "{reused} of 20");
     }
 }
@@ -175,7 +175,7 @@ fn no_text_waits_longer_than_the_turns_of_the_others() {
     let mut session = model.session().unwrap();
     let with = session.begin(greedy(&model).max_tokens(60)).unwrap();
     let without = session.begin(greedy(&model).max_tokens(60).lora::<&str>([])).unwrap();
-    // Steps since the last piece of each text.
+    // For each text, the number of steps since its last piece.
     let (mut silent, mut longest) = ([0, 0], 0);
     for _ in 0..60 {
         silent = silent.map(|steps| steps + 1);
@@ -194,7 +194,7 @@ fn no_text_waits_longer_than_the_turns_of_the_others() {
 fn tokens_computed_with_other_adapters_are_not_reused() {
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3)).lora(files.path("one"), 1.0).load().unwrap();
-    // The answers are short, so that the prompt makes up most of the cached tokens.
+    // The answers are short. So most of the tokens in the cache belong to the prompt.
     let cached = |generate: GenerateRequest| {
         let (text, statistics) = text_and_statistics(generate.max_tokens(6).cache_prompt(true));
         (text, statistics.cached_tokens)
@@ -209,7 +209,7 @@ fn tokens_computed_with_other_adapters_are_not_reused() {
         assert_eq!(again, text);
         assert!(cached > 0);
     }
-    // The tokens of a running text are not reused either.
+    // The tokens of a text that is running are not reused, either.
     let mut session = model.session().unwrap();
     session.begin(greedy(&model)).unwrap();
     drop(session.step().unwrap());
@@ -263,7 +263,7 @@ fn control_vectors_are_summed_up_by_their_scales() {
     assert_eq!(with(demo().control_vector(&vector, 0.0)), plain);
     let changed = with(demo().control_vector(&vector, 1.0));
     assert_ne!(changed, plain);
-    // A vector and its opposite cancel, and two halves make a whole.
+    // A vector and its opposite have no effect together, and two halves have the effect of the whole.
     assert_eq!(with(demo().control_vector(&vector, 1.0).control_vector(&vector, -1.0)), plain);
     assert_eq!(with(demo().control_vector(&vector, 0.5).control_vector(&vector, 0.5)), changed);
     let none = demo().control_vector(&vector, 1.0).control_vector_layers(0..=3).load();
@@ -279,8 +279,8 @@ fn an_adapter_change_without_memory_is_an_error_and_the_next_text_goes_on() {
     let gpu = card(mib(64));
     let model = demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).load().unwrap();
     let first = text(greedy(&model));
-    // A change of adapters frees the buffers before it reserves them again, so another program may take the memory in
-    // between.
+    // When adapters change, buffers are freed before they are reserved again. Between the two, another program may take
+    // the memory.
     gpu.set_taken(mib(64));
     assert_eq!(text(greedy(&model)), first);
     let error = greedy(&model).lora::<&str>([]).text().unwrap_err();
@@ -323,12 +323,12 @@ fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
     let is_said = |note: &String| note.starts_with("with one, two beside");
     assert!(placed.notes.iter().any(is_said), "{:?}", placed.notes);
     assert!(placed.notes.iter().any(|note| note.starts_with("with a control vector")), "{:?}", placed.notes);
-    // The weights, including those of the adapters, are as planned on the card and on the host.
+    // On the card and on the host, the bytes of the weights are as planned. They include the adapters.
     let weights = placed.gpus().next().unwrap().footprint.weights;
     assert_eq!(model.allocated().gpus[0].weights, weights);
     let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap().gpus().next().unwrap().footprint.weights;
-    // Each of six blocks has two pairs of matrices of 8 x 256 floats, one of them of 8 x 128. Each block except the
-    // first has a direction.
+    // In each of six blocks there are two pairs of matrices. Three of the matrices have 8 x 256 floats, and one has
+    // 8 x 128. Each block but the first has a direction.
     let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
     assert_eq!(weights - plain, adapters);
     let first = text(greedy(&model));
@@ -377,7 +377,7 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     let model = with().follow(plan).load().unwrap();
     assert!(gpu.peak() <= model.placement().gpus().next().unwrap().footprint.total());
     drop(model);
-    // A plan without the adapters is refused if there is no room for them.
+    // If a plan was made without the adapters and there is no room for them, it is refused.
     let plan = saved(&demo().headroom(Headroom::Bytes(0)));
     let needed = plan.plan.gpus().next().unwrap().footprint.total();
     gpu.set_taken(mib(64) - needed);

@@ -3,7 +3,7 @@
 #[macro_use]
 extern crate test_support;
 
-// This module is shared with the other test binary of this crate.
+// Another test binary of this crate has the same module.
 #[path = "../support/mod.rs"]
 mod support;
 

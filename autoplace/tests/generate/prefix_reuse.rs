@@ -1,5 +1,5 @@
-//! If a prompt shares its beginning with an earlier one, only the rest is computed, and the text is the same. The tests
-//! use the public API and the demo model.
+//! If the beginning of a prompt is the same as in an earlier prompt, only the rest is computed, and the text does not
+//! change. The tests use the public API and the demo model.
 
 use crate::text_support::{PROMPTS, Raw, SYSTEM, complete, demo, greedy, text_and_statistics, to_the_end, tokens_of};
 use autoplace::generate::Prompt;
@@ -30,7 +30,7 @@ fn cached_tokens_of_a_prompt_are_not_computed_again() {
             greedy(&model, &prompt[..]).stream().unwrap().next().unwrap().unwrap();
         }
         let generate = greedy(&model, &prompt[..]);
-        // Reuse is off by default.
+        // By default, nothing is reused.
         let generate = if case.ends_with("looked for") { generate } else { generate.cache_prompt(true) };
         let completion = complete(generate, &model);
         assert_eq!(completion.tokens, raw(prompt), "{case}");
@@ -44,7 +44,7 @@ fn cached_tokens_of_a_prompt_are_not_computed_again() {
 fn conversations_keep_their_own_caches_while_there_are_sequences() {
     let model = demo(1024, 2, false);
     let mut session = model.session().unwrap();
-    // Both prompts begin alike, and their answers are longer than the shortest prefix that is worth a copy.
+    // Both prompts have the same beginning. The answers are longer than the shortest prefix for which a copy is made.
     let begun = ["The first song of David, when he", "A psalm of the sons of Korah, for"];
     let mut texts = begun.map(|prompt| format!("{} {prompt}", SYSTEM.repeat(6)));
     for turn in 0..4 {

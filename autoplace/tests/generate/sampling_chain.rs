@@ -1,4 +1,4 @@
-//! The effects of sampling parameters on texts, through the public API, on the demo model.
+//! What sampling parameters do to texts, through the public API, on the demo model.
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, complete, text, text_and_statistics};
@@ -59,7 +59,7 @@ fn without_a_temperature_the_likeliest_remaining_token_is_chosen() {
         let (found, statistics) = text_and_statistics(same);
         assert_eq!((found, statistics.seed), (expected.clone(), None));
     }
-    // XTC drops the likeliest token, so the choice is random.
+    // XTC drops the likeliest token, so there is a random choice.
     let (found, statistics) = text_and_statistics(greedy.xtc(1.0, 0.05));
     assert_ne!(found, expected);
     assert!(statistics.seed.is_some());
@@ -121,7 +121,7 @@ fn a_generation_begins_with_the_parameters_of_the_model_file() {
     assert_eq!(model.sampling(), expected);
     let seed = |generate: GenerateRequest| generate.stream().unwrap().statistics().seed;
     assert_eq!(seed(model.generate("word1")), None);
-    // Explicit settings override the model's own.
+    // A setting in the request replaces the model's own.
     assert!(seed(model.generate("word1").temp(0.5)).is_some());
     assert!(seed(model.generate("word1").sampling(Sampling::default())).is_some());
     assert_eq!(load_demo().sampling(), Sampling::default());

@@ -1,4 +1,4 @@
-//! Log-probabilities, and samplers of an application, through the public API, on the demo model.
+//! Log-probabilities, and samplers that an application supplies, through the public API, on the demo model.
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, Raw, demo, likeliest, text, tokens_of};
@@ -91,7 +91,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
             if left == 0 { bad } else { likeliest(candidates, so_far) }
         })
     };
-    // The other text ends long before the failures, at the same time, or after them.
+    // The other text ends long before the two failures, at the same time as they, or after them.
     for tokens in [1, 5, 12] {
         let mut session = model.session().unwrap();
         let other = session.begin(model.generate(PROMPT).max_tokens(tokens)).unwrap();

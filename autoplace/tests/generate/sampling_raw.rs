@@ -1,5 +1,5 @@
-//! With each sampling parameter, the demo model's text equals that of llama.cpp's own chain with this parameter, built
-//! as in its programs (common/sampling.cpp, common_sampler_init).
+//! For each sampling parameter: the demo model's text is the same as with llama.cpp's own chain for this parameter. The
+//! chain is built as in llama.cpp's programs (common/sampling.cpp, common_sampler_init).
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use autoplace::llama_sys::{self, Sampler, Token};
 const TOKENS: usize = 40;
 const SEEDS: std::ops::Range<u32> = 1..4;
 
-/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. `llama_source` compares the defaults with
-/// llama.cpp's source.
+/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. `llama_source` compares the defaults with the
+/// source of llama.cpp.
 fn chain(model: &Model, sampling: &Sampling, seed: u32) -> Result<Sampler, llama_sys::Error> {
     let mut chain = Sampler::chain(&model.native().unwrap())?;
     if !sampling.logit_bias.is_empty() {
@@ -78,7 +78,7 @@ const FIELDS: &[Change] = &[
     |sampling| (sampling.temperature, sampling.repeat_penalty, sampling.dry_multiplier) = (0.0, 1.5, 1.0),
 ];
 
-/// The methods of a request, and the fields that they set.
+/// The methods of a request, and which field each of them sets.
 const METHODS: &[(Method, Change)] = &[
     (
         |request| {
@@ -107,7 +107,7 @@ const METHODS: &[(Method, Change)] = &[
     ),
 ];
 
-/// llama.cpp's text with a sampler.
+/// The text that llama.cpp generates with a sampler.
 fn raw(model: &Model, sampler: Sampler) -> Vec<Token> {
     let prompt = tokens_of(model, REPEATED);
     let raw = Raw::new(&model.native().unwrap(), 512);

@@ -1,11 +1,11 @@
-//! Forks and roll-backs of texts in sessions, on the demo model.
+//! Texts in sessions are forked and rolled back, on the demo model.
 
 use crate::text_support::{PROMPT, Raw, SYSTEM, Texts, complete, demo, greedy, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error, FinishReason, Fork, GenerateRequest, Mirostat, Sampling};
 use autoplace::llama_sys::{Candidates, Token};
 
-/// Texts whose sampler, constraint or stop string has state.
+/// Texts with a sampler, a constraint or a stop string that has state.
 fn kinds(model: &Model) -> Vec<(&'static str, GenerateRequest)> {
     let nth = |candidates: &Candidates, n: usize| -> Token {
         let mut sorted: Vec<_> = candidates.iter().collect();
@@ -16,7 +16,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, GenerateRequest)> {
     let own = model.generate(SYSTEM).top_p(1.0).min_p(0.0).max_tokens(24);
     let by_length = own.sampler(move |candidates, so_far: &[Token]| nth(candidates, (so_far.len() - prompt) % 3));
     let whole = complete(greedy(model, SYSTEM).max_tokens(60), model).text;
-    // The stop string spans several words, and therefore several tokens.
+    // The stop string extends over several words, and so over several tokens.
     let stop: String = whole.chars().skip(20).take(15).collect();
     vec![
         ("greedy", greedy(model, SYSTEM)),
@@ -27,7 +27,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, GenerateRequest)> {
     ]
 }
 
-/// Positions at which a text of this length is forked or rolled back.
+/// The positions at which a text with this length is forked or rolled back.
 fn places(length: usize) -> impl Iterator<Item = usize> {
     [1, 6, 12, 20, length - 1].into_iter().filter(move |place| *place < length)
 }
@@ -43,14 +43,14 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
                 let mut session = model.session().unwrap();
                 let mut texts = Texts::default();
                 let first = session.begin(generate.clone()).unwrap();
-                // The first fork comes before the prompt is computed, the second in the middle of the text.
+                // The first fork is made before the prompt is computed, and the second in the middle of the text.
                 let early = session.fork(first, Fork::new()).unwrap();
                 texts.generate_to(&mut session, first, place);
                 let late = session.fork(first, Fork::new()).unwrap();
                 assert_eq!(session.tokens(late), session.tokens(first), "{case}");
                 let again = session.fork(first, Fork::from_prompt()).unwrap();
                 let (said, tokens) = (texts.of(first).text.clone(), texts.of(first).tokens.clone());
-                // Now the fork no longer needs its original.
+                // From here on, the fork does not need its original any more.
                 let mut whole = vec![early, again];
                 match place % 2 {
                     0 => drop(session.end(first).unwrap()),
@@ -75,7 +75,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
 fn several_answers_to_one_prompt_compute_it_once() {
     for unified in [false, true] {
         let model = demo(2048, 4, unified);
-        // The prompt is long enough to be worth a copy.
+        // The prompt is so long that a copy of it is worth while.
         let prompt = SYSTEM.repeat(4);
         let seeded = |seed| model.generate(&*prompt).seed(seed).max_tokens(16);
         let mut session = model.session().unwrap();
@@ -138,13 +138,14 @@ fn a_fork_copies_what_an_own_sampler_remembers_and_a_roll_back_keeps_it() {
     texts.generate_to(&mut session, back, 5);
     session.roll_back(back, 4).unwrap();
     texts.run(&mut session);
-    // Four calls later the same places of the order are chosen, so the same tokens come again.
+    // After four more calls, the sampler has come back to the same place of its order. So the same tokens are chosen
+    // again.
     assert_eq!(texts.of(back).tokens, [&alone[..5], &alone[1..]].concat());
 }
 
 #[test]
 fn forks_of_one_cache_share_their_cells() {
-    // The cache has no room for five copies of the prompt.
+    // There is no room in the cache for five copies of the prompt.
     let model = demo(256, 5, true);
     let long = SYSTEM.repeat(6);
     let prompt = tokens_of(&model, &long);
@@ -156,7 +157,7 @@ fn forks_of_one_cache_share_their_cells() {
     for _ in 0..4 {
         session.fork(first, Fork::from_prompt()).unwrap();
     }
-    // After one text ends, the cells that the others share are still counted once.
+    // One text has ended. The cells that the other texts share are still counted only once.
     session.end(first).unwrap();
     for text in to_the_end(&mut session) {
         assert_eq!(text.tokens, raw);
@@ -181,7 +182,8 @@ fn a_fork_without_a_place_is_refused_and_the_text_goes_on() {
     assert_eq!(to_the_end(&mut session)[0].tokens, raw);
 }
 
-/// The text after it was rolled back by `tokens` tokens at the token `place`, and generated to its end.
+/// What was generated after a roll-back. At the token `place`, the text is rolled back by `tokens` tokens, and then
+/// generated to its end.
 fn rolled_back(model: &Model, generate: GenerateRequest, place: usize, tokens: usize) -> (String, usize) {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
@@ -290,7 +292,8 @@ fn choices_by_logits_are_lost_except_before_the_first() {
     assert_eq!(texts.of(twin).tokens, alone.tokens);
     drop(session);
     assert_eq!(rolled_back(&model, generate, 6, 6).0, alone.text);
-    // A sampler that depends only on tokens can replace a sampler that depends on logits, but not the reverse.
+    // If a sampler depends on logits, it may be replaced by one that depends only on tokens, but not the other way
+    // round.
     let mut session = model.session().unwrap();
     for (of, into, can) in [(mirostat.clone(), Sampling::default(), true), (Sampling::default(), mirostat, false)] {
         let first = session.begin(model.generate(PROMPT).sampling(of)).unwrap();

@@ -1,4 +1,5 @@
-//! Texts begin and end in any order. Each text equals that of a fresh model with the same tokens.
+//! Texts begin and end in any order. Each text is the same as with a model that was just loaded and gets the same
+//! tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,8 +10,8 @@ use autoplace::generate::{Error, GenerateRequest, Piece, SequenceId, Session, To
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
-/// An operation on a session. The numbers select one of the present texts. `Again` begins a text with the tokens of a
-/// running text, except the last.
+/// Something that is done with a session. The numbers choose one of the texts that are there. `Again` begins a text
+/// with the tokens of a running text, except the last.
 #[derive(Debug, Clone)]
 enum Deed {
     Begin { prompt: usize, cached: bool },
@@ -37,10 +38,10 @@ const PROMPTS: [&str; 6] = [
     "In the beginning God created the heaven and the earth. And the earth was without form, and void",
 ];
 
-/// Maximum number of tokens, which no text of this file reaches.
+/// A maximum number of tokens. No text in this file has as many.
 const MAX_TOKENS: usize = 40;
 
-/// The choice of a fresh model after these tokens, computed once per program.
+/// The token that a model which was just loaded would choose after these tokens. Each is computed only once.
 fn next(model: &Model, tokens: &[Token]) -> Token {
     thread_local! {
         static KNOWN: RefCell<HashMap<Vec<Token>, Token>> = RefCell::default();
@@ -56,7 +57,7 @@ fn next(model: &Model, tokens: &[Token]) -> Token {
     KNOWN.with_borrow(|known| known[tokens])
 }
 
-/// Carries out the operations. An operation that is refused for lack of a place is skipped.
+/// Does these things one after the other. If there is no place for a new text, that step is skipped.
 fn carry_out(model: &Model, deeds: &[Deed]) {
     let mut session = model.session().unwrap();
     let mut running: Vec<SequenceId> = Vec::new();
@@ -93,9 +94,10 @@ fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generat
     }
 }
 
-/// Whether the token is the choice of a fresh model, or equally likely up to rounding. The CPU's flash attention adds
-/// values of F16 in half precision, in the order of the cache's cells. If a text's cells are in another order, each of
-/// the two log-probabilities changes by some hundredths, up to 0.075 in the recorded cases.
+/// Whether the token is the one that a model which was just loaded would choose. A token that is equally likely, up to
+/// rounding, counts too. Fused attention on the CPU adds F16 values in half precision, in the order of the cells in the
+/// cache. If the cells of a text are in another order, both log-probabilities change by some hundredths. In the
+/// recorded cases, they change by up to 0.075.
 fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
         return false;
@@ -104,7 +106,7 @@ fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     *token == fresh || top.iter().any(is_near)
 }
 
-/// Takes a step, and checks that every token is the choice of a fresh model.
+/// Takes a step, and checks that every token is the one that a model which was just loaded would choose.
 fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
     let before: HashMap<_, _> = running.iter().map(|&text| (text, session.tokens(text).unwrap())).collect();
     for piece in session.step().unwrap() {

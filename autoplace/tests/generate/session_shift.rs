@@ -1,4 +1,4 @@
-//! Compares the shift of a full context, through the public API, with llama.cpp's own shift.
+//! What happens when a full context shifts, through the public API, compared with llama.cpp's own shift.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use test_support::demo_path;
 
 const CONTEXT: u32 = 256;
 
-/// A text that never ends by itself.
+/// A text that does not end by itself.
 fn shifting(model: &Model, n: usize, keep: usize) -> GenerateRequest {
     greedy(model, SYSTEM).max_tokens(n).when_full(WhenFull::Shift { keep })
 }
 
-/// The text of `n` tokens after a prompt by llama.cpp's own loop, in a context of 256 tokens. A full context discards
-/// half of the tokens after the first `keep`.
+/// The `n` tokens that follow a prompt in llama.cpp's own loop, with a context of 256 tokens. When the context is full,
+/// half of the tokens after the first `keep` are discarded.
 fn shifted(model: &Model, prompt: &[Token], n: usize, keep: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let mut raw = Raw::new(native, CONTEXT);
@@ -71,17 +71,17 @@ fn a_memory_that_cannot_shift_says_why_when_the_text_begins() {
     assert!(keys.contains("keys of q8_0"), "{keys}");
     assert!(refused(&load(&demo_path(), f16.clone().n_batch(8).n_ubatch(2))).contains("`n_ubatch` of at least 4"));
     let folder = tempfile::tempdir().unwrap();
-    // The context is longer than a window's cache, because a shorter one would hold all tokens.
+    // The context is longer than the cache of a window. A cache as long as the context would contain all tokens.
     let of = |arch: &str| small(&random(arch, None, folder.path()), request(4 * CONTEXT, 1, false), 0);
     for (arch, expected) in [("mamba2", "recurrent"), ("jamba", "recurrent"), ("gpt-oss", "swa_full")] {
         assert!(refused(&of(arch)).contains(expected), "{arch}");
     }
-    // `keep` is as large as the context.
+    // `keep` has the size of the whole context.
     let model = demo(CONTEXT, 1, false);
     let long = &tokens_of(&model, &SYSTEM.repeat(20))[..CONTEXT as usize - 1];
     let kept = greedy(&model, long).when_full(WhenFull::Shift { keep: usize::MAX });
     assert_matches!(kept.stream().map(drop), Err(Error::CannotShift { .. }));
-    // In an engine, the text ends with this error.
+    // In an engine, this error ends the text.
     let model = of("mamba2");
     let engine = Engine::new(&model).unwrap();
     let answer = engine.submit(shifting(&model, 10, 0)).unwrap().into_text();
@@ -113,7 +113,7 @@ fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
         texts.step(&mut session);
         let discarded = session.statistics(first).unwrap().discarded_tokens;
         if discarded > 0 && most == 0 {
-            // The shift discards all shared cells, and half of the remaining ones.
+            // The shift discards all cells that are shared, and half of the others.
             most = discarded;
             assert!(most > prompt.len() + 75, "{most}");
         }
@@ -185,7 +185,8 @@ fn a_shifting_text_is_re_placed_and_goes_on() {
         session.replace(None).unwrap();
     }
     texts.run(&mut session);
-    // After a shift, the cells are in another order in the new context, so sums are rounded differently.
+    // The shift has changed the order of the cells. In the new context they are in another order, so sums are rounded
+    // in another way.
     assert_eq!(texts.of(text).tokens[..300], expected.tokens[..300]);
     let end = texts.of(text).end.unwrap();
     assert_eq!((end.reason, end.statistics.generated_tokens), (FinishReason::MaxTokens, 500));

@@ -1,5 +1,5 @@
-//! A session of a model in a worker process has the same texts, forks, roll-backs and re-placements as a session in
-//! this process.
+//! A session whose model is in a worker process: its texts, forks, roll-backs and re-placements are the same as in this
+//! process.
 
 use crate::text_support::{PROMPT, SYSTEM, Texts, demo, greedy, in_worker, request};
 use autoplace::Model;
@@ -7,7 +7,7 @@ use autoplace::generate::{Error, Fork, Session};
 use autoplace::{llama_sys, worker};
 use test_support::demo_path;
 
-/// The output of a session that uses every feature: texts, statistics and error messages.
+/// What a session returns in which every feature is used: texts, statistics and error messages.
 fn everything(model: &Model) -> String {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
@@ -37,7 +37,7 @@ fn everything_in_a_worker_is_as_in_this_process() {
         let here = everything(&demo(2048, 4, unified));
         let there = in_worker(&demo_path(), request(2048, 4, unified));
         assert_eq!(everything(&there), here, "unified: {unified}");
-        // The worker is free again for a stream and for another session.
+        // The worker can be used again, by a stream and by another session.
         assert!(there.generate(PROMPT).max_tokens(2).text().is_ok());
         let session = there.session().unwrap();
         assert_matches!(there.generate(PROMPT).stream().map(drop), Err(Error::Busy));

@@ -1,5 +1,5 @@
-//! Generates many tokens in streams and sessions that are opened, dropped midway, re-placed and aborted. No memory,
-//! file or thread is leaked. `cargo xtask soak` generates a million tokens, `cargo test` a few thousand.
+//! Generates many tokens. Streams and sessions are opened, dropped before their end, re-placed and aborted. No memory,
+//! file or thread is leaked. `cargo xtask soak` generates a million tokens, and `cargo test` a few thousand.
 
 use std::path::PathBuf;
 use std::thread;
@@ -15,22 +15,22 @@ use autoplace::plan::{Plan, Request};
 use test_support::demo_path;
 use test_support::random_weights::Dice;
 
-/// Counts of the actions.
+/// How often each thing was done.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     tokens: u64,
-    /// Opened streams and sessions.
+    /// The number of streams and sessions that were opened.
     opened: u64,
     dropped: u64,
     aborted: u64,
     replaced: u64,
     failed: u64,
     loaded: u64,
-    /// Bytes by which texts on the card grew buffers after the warm-up.
+    /// By how many bytes texts on the card have grown buffers after the warm-up.
     grown: u64,
 }
 
-/// A model on a simulated card, with the state of the test.
+/// A model on a simulated card, and what this test knows about it.
 struct Soak {
     path: PathBuf,
     request: Request,
@@ -60,7 +60,7 @@ impl Soak {
     }
 
     fn some_plan(&mut self) -> Option<Plan> {
-        // An index beyond the plans means a new plan.
+        // If the index is beyond the plans, a new plan is made.
         self.plans.get(self.dice.below(4)).cloned()
     }
 
@@ -79,10 +79,10 @@ impl Soak {
                 self.read_some(&mut stream, 40);
                 stream.abort_handle().abort();
                 assert!(stream.next().is_none());
-                // The stream may have ended before.
+                // The stream may have ended before it was aborted.
                 self.tally.aborted += u64::from(stream.finish_reason() == Some(FinishReason::Aborted));
             }
-            // One re-placement fails, and the text continues after the next one.
+            // One re-placement fails. After the next one, the text continues.
             3 => {
                 self.read(&mut stream, 10);
                 self.card.set_taken(self.card.total());
@@ -95,7 +95,7 @@ impl Soak {
                 self.tally.replaced += 1;
             }
             4 => return self.read_some(&mut stream, 60),
-            // The next round loads the model again.
+            // In the next round, the model is loaded again.
             5 => self.model = None,
             _ => {
                 for _ in 0..3 {
@@ -109,7 +109,7 @@ impl Soak {
         self.read(&mut stream, usize::MAX);
     }
 
-    /// A stream with random sampling, sometimes with a penalty, and with a rare stop string.
+    /// A stream with random sampling and a rare stop string, and sometimes with a penalty.
     fn stream(&mut self, model: &Model) -> TokenStream {
         let seed = self.dice.below(1 << 20);
         let penalty = self.dice.one_of(&[1.0, 1.2]);
@@ -136,7 +136,7 @@ impl Soak {
         }
     }
 
-    /// Runs several texts at once, and re-places the model once.
+    /// Runs several texts at once. The model is re-placed once.
     fn several(&mut self, model: &Model, steps: usize) {
         let mut session = model.session().unwrap();
         for length in [20, 60, 100, 200] {
@@ -157,8 +157,9 @@ impl Soak {
     }
 }
 
-/// Generates `tokens` tokens, each round on its own thread. Prints the resources of the process `rows` times, while no
-/// model is loaded. Memory may grow by `kib` KiB above its level in the first tenth of the rows.
+/// Generates `tokens` tokens. Each round has a thread of its own. `rows` times, while no model is loaded, prints how
+/// much memory, and how many files and threads, the process has. Above the maximum of the first tenth of the rows,
+/// memory may grow by `kib` KiB.
 fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
     let mut soak = Soak::new();
     let mut table = Vec::new();
@@ -191,7 +192,8 @@ fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
 #[test]
 fn a_few_thousand_tokens_leave_nothing_behind() {
     own_process!();
-    // The allocator reserves memory for the first threads. A single leaked model per round would exceed this.
+    // The allocator reserves memory when the first threads start. If each round leaked one model, memory would grow by
+    // more than this.
     let tally = soak(3_000, 8, 64 * 1024);
     assert!(tally.replaced > 20 && tally.failed > 0, "{tally:?}");
     assert!(tally.aborted > 0 && tally.dropped > 0, "{tally:?}");
@@ -204,6 +206,6 @@ fn tokens_without_end_leave_nothing_behind() {
     own_process!();
     let tokens = std::env::var("AUTOPLACE_SOAK_TOKENS").ok();
     let tokens = tokens.map_or(1_000_000, |tokens| tokens.parse().expect("a number"));
-    // In so many rounds, the allocator grows only by fragmentation.
+    // In so many rounds, the allocator's memory grows only because it becomes fragmented.
     println!("{:?}", soak(tokens, 40, 8 * 1024));
 }

@@ -1,5 +1,5 @@
-//! Drafts by a model or by a block for multi-token prediction change no text, and follow the text through all changes.
-//! The models are small. Their weights are random, or chosen so that every draft token is accepted.
+//! Drafts change no text, and follow the text through all changes. A model drafts, or a block for multi-token
+//! prediction. The models are small. Their weights are random, or such that every draft token is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -22,36 +22,36 @@ pub(crate) fn greedy(model: &Model) -> GenerateRequest {
     model.generate(PROMPT).temp(0.0).max_tokens(60)
 }
 
-/// Random sampling with a sampler that has state.
+/// Random sampling, with a sampler that has state.
 pub(crate) fn seeded(model: &Model, seed: u32) -> GenerateRequest {
     model.generate(PROMPT).seed(seed).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 
-/// Drafts by the block, without a minimum probability.
+/// Drafts of the block for multi-token prediction, with no minimum probability.
 fn mtp(draft_max: u32) -> Speculation {
     Speculation::Mtp { draft_max, p_min: 0.0 }
 }
 
-/// Drafts by a draft model, without a minimum probability, because a random model is never sure.
+/// Drafts of a draft model. There is no minimum probability, because a model with random weights is never sure.
 pub(crate) fn draft() -> Speculation {
     Speculation::DraftModel { draft_max: 5, p_min: 0.0 }
 }
 
-/// A model with its block for multi-token prediction.
+/// A model together with its block for multi-token prediction.
 fn load(path: &Path, request: Request) -> Model {
     builder(path, request).mtp(true).load().unwrap()
 }
 
-/// A model and its drafter.
+/// A model, and what drafts for it.
 struct Way {
     name: &'static str,
     path: PathBuf,
-    /// Whether the model drafts with a copy of itself instead of its own block.
+    /// Whether a copy of the model drafts, and not the model's own block.
     by_itself: bool,
-    /// Whether all draft tokens are accepted; otherwise some are not.
+    /// Whether all draft tokens are accepted. If not, some of them are.
     all_accepted: bool,
-    /// Number of sequences. llama.cpp rolls back recurrent states of several sequences only while all of them are
-    /// computed together.
+    /// The number of sequences. If there are several, llama.cpp can roll recurrent states back only while it computes
+    /// all sequences together.
     sequences: u32,
 }
 
@@ -94,7 +94,7 @@ impl Way {
     }
 }
 
-/// Checks that tokens were drafted and all of them were accepted.
+/// Checks that there were draft tokens, and that all of them were accepted.
 #[track_caller]
 fn check_all_accepted(statistics: &Statistics) {
     assert!(statistics.drafted_tokens > 10, "{statistics:?}");
@@ -109,7 +109,7 @@ fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
             let model = way.load(request(512, 1, draft_max));
             let plain = complete(greedy(&model), &model);
             assert_eq!(plain.tokens.len(), 60);
-            // In the second round, the context may hold the whole prompt.
+            // In the second round, the whole prompt may be in the context.
             for _ in 0..2 {
                 let drafting = greedy(&model).cache_prompt(true).speculate(way.drafting(draft_max, 0.0));
                 let drafted = complete(drafting, &model);
@@ -120,7 +120,7 @@ fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
                 let drafting = seeded(&model, seed).speculate(way.drafting(draft_max, 0.0));
                 assert_eq!(text(drafting), text(seeded(&model, seed)), "{}, {seed}", way.name);
             }
-            // Random weights never reach that probability.
+            // With random weights, no token has that probability.
             if way.by_itself || !way.all_accepted {
                 let sure = complete(greedy(&model).speculate(way.drafting(draft_max, 0.99)), &model);
                 assert_eq!(sure, plain, "{}", way.name);
@@ -176,11 +176,11 @@ fn without_a_drafter_nothing_is_drafted_and_the_reason_is_given() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, steps) = (exact("llama", folder.path()), prediction_heads::steps(folder.path()));
     let lookup = Speculation::prompt_lookup;
-    // The states of these models cannot go back.
+    // The state of these models cannot go back.
     let [mamba, jamba, falcon] = ["mamba2", "jamba", "falcon-h1"].map(|arch| random(arch, None, folder.path()));
     for (path, room, drafting, off) in [
         (&plain, 5, draft(), DraftingPaused::NoModel),
-        // The file has a block, but the load did not request it.
+        // The file contains a block, but the load did not ask for it.
         (&steps, 3, mtp(3), DraftingPaused::NoHeads),
         (&plain, 0, lookup(), DraftingPaused::NoRoom),
         (&mamba, 4, lookup(), DraftingPaused::Memory),
@@ -195,13 +195,13 @@ fn without_a_drafter_nothing_is_drafted_and_the_reason_is_given() {
         let statistics = drafted.statistics();
         assert_eq!((statistics.drafts_off, statistics.drafted_tokens), (Some(off), 0));
     }
-    // The file has no block, or the context has several sequences.
+    // The file contains no block, or the context has several sequences.
     let none = builder(&plain, request(512, 1, 3)).mtp(true).load();
     assert_matches!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
     let states = prediction_heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
     assert_matches!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
-    // The draft model has another vocabulary. The planner's tests cover the possible differences.
+    // The vocabulary of the draft model is another one. In which ways vocabularies may differ is tested in the planner.
     let other = builder(&plain, request(512, 1, 5)).draft(demo_path()).load();
     assert_matches!(other, Err(Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { .. }))));
 }
@@ -266,7 +266,7 @@ fn a_model_in_a_worker_predicts_there() {
     let (drafted, statistics) = text_and_statistics(greedy(&there).speculate(mtp(3)));
     assert_eq!(drafted, text(greedy(&here)));
     check_all_accepted(&statistics);
-    // Impossible requests are refused with their own type before a worker starts.
+    // If a request is impossible, it is refused with an error of its own type, before a worker starts.
     let program = WorkerProcess::program("/nonexistent/worker");
     let none = builder(&exact("llama", folder.path()), request(512, 1, 3)).mtp(true);
     let none = none.isolation(Isolation::Process(program)).load();
@@ -275,7 +275,7 @@ fn a_model_in_a_worker_predicts_there() {
 
 #[test]
 fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
-    // Ended texts still occupy the cells of the shared cache.
+    // In the shared cache, texts that have ended still occupy cells.
     let mut request = request(256, 2, 3);
     request.params.kv_unified = true;
     let folder = tempfile::tempdir().unwrap();
@@ -283,7 +283,7 @@ fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
         let model = way.load(request.clone());
         let drafting = way.drafting(3, 0.0);
         let generate = |seed, n| model.generate(words(seed, n)).cache_prompt(true).temp(0.0).max_tokens(30);
-        // The texts run one after the other, each in its own sequence.
+        // The texts run one after the other. Each of them has a sequence of its own.
         drop([1, 2].map(|seed| complete(generate(seed, 150).speculate(drafting), &model)));
         for length in [100, 120, 90, 140, 30] {
             let plain = complete(generate(1, length), &model);

@@ -1,5 +1,5 @@
-//! Drafts with any content change no text. The tests use the public API, a small model without rounding differences,
-//! and the demo model.
+//! Whatever is drafted, no text changes. The tests use the public API, a small model without rounding differences, and
+//! the demo model.
 
 use crate::speculative::{draft, greedy, seeded};
 use crate::speculative_support::{PROMPT, builder, exact, oracle, request};
@@ -10,7 +10,8 @@ use autoplace::worker;
 use proptest::prelude::*;
 use test_support::demo_path;
 
-/// A model that is its own draft model. Greedy draft tokens are accepted, random ones may differ.
+/// A model that is also its own draft model. Greedy draft tokens are accepted. Random ones may differ from the model's
+/// choice.
 fn load_exact() -> Model {
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());
@@ -79,10 +80,10 @@ fn an_application_drafts_by_a_closure_of_its_own_and_changes_no_text() {
             assert_eq!(drafted, plain, "{noise}");
             let statistics = drafted.statistics();
             assert!(statistics.accepted_tokens > 4, "{statistics:?}");
-            // The draft of the token that ends a text is wasted.
+            // When a token ends the text, what was drafted after it is wasted.
             assert!(noise > 0 || statistics.accepted_tokens + 1 >= statistics.drafted_tokens, "{statistics:?}");
             wrong += statistics.drafted_tokens - statistics.accepted_tokens;
-            // The closure replaces other drafts. Its drafts end with the text.
+            // A closure drafts, and nothing else does. Its drafts end where the text ends.
             for most in [1, 7] {
                 let cut = generate.clone().max_tokens(most).speculate(draft()).draft_with(oracle.clone());
                 assert_eq!(complete(cut, &model).tokens, plain.tokens[..most]);
@@ -106,8 +107,9 @@ fn a_plan_has_an_output_for_every_draft_token_of_every_sequence() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Drafts change neither the text nor its tokens nor its end, even in the middle of a draft. The end may come from
-    /// a token limit, a stop string, or an end of generation, which comes eventually at a high temperature.
+    /// Drafts change neither the text, nor its tokens, nor its end. The text may end in the middle of a draft. A limit
+    /// on tokens, a stop string or the end of the generation may end the text. At a high temperature, that last end
+    /// always comes at some time.
     #[test]
     fn no_draft_changes_a_text(
         seed in 0..50u32,
@@ -123,7 +125,7 @@ proptest! {
                 _ => seeded(model, seed).max_tokens(120).temp(3.0).top_k(0).top_p(1.0).min_p(0.0),
             };
             let mut plain = complete(generate.clone(), model);
-            // The stop string is any part of the text, because the vocabulary has hardly any spaces.
+            // Any part of the text can be the stop string, because there are hardly any spaces in the vocabulary.
             let word = stop.map_or_else(String::new, |at| plain.text.chars().skip(at).take(3).collect());
             if !word.is_empty() {
                 generate = generate.stop(word);

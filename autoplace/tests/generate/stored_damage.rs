@@ -1,5 +1,5 @@
-//! Rounds with `kill -9`, damaged files and full disks under a prompt store's folder. Every text equals llama.cpp's
-//! own, and the folder never exceeds its limit.
+//! Rounds in which workers are killed (`kill -9`), files are damaged, and disks are full, in the folder of a prompt
+//! store. Every text is the same as llama.cpp's own. The folder never has more bytes than its limit.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -17,12 +17,12 @@ use autoplace::{Isolation, Model, ModelBuilder, OnDeath, memory};
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, words, worker};
 
 const ANSWER: usize = 16;
-/// Limit of the folder in bytes. This is so little that each kind of model evicts files of earlier texts.
+/// The limit of the folder, in bytes. It is so low that with each kind of model, files of earlier texts are evicted.
 const FOLDER: u64 = 3 << 20;
-/// Number of rounds without `--ignored`.
+/// The number of rounds if `--ignored` is not given.
 const FEW: usize = 12;
 
-/// A generator of random numbers that can be repeated.
+/// A generator of random numbers, which are the same in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -32,14 +32,14 @@ impl Chance {
     }
 }
 
-/// One kind of model, with a folder for its prompt store.
+/// A kind of model, with a folder in which its prompt store keeps texts.
 struct Kind {
     arch: &'static str,
     path: PathBuf,
     folder: PathBuf,
-    /// llama.cpp's own texts, by their prompts.
+    /// For each prompt, the text that llama.cpp itself generates.
     expected: HashMap<Vec<Token>, Vec<Token>>,
-    /// The names of all files that were ever in the folder.
+    /// The names of all files that have ever been in the folder.
     names: BTreeSet<String>,
 }
 
@@ -53,14 +53,14 @@ impl Kind {
         Model::builder(&self.path).request(request).n_threads(1)
     }
 
-    /// The model in a worker that is replaced when it dies, with the store in its folder.
+    /// Loads the model in a worker, which is replaced when it dies. The store is in the model's folder.
     fn load(&self) -> Model {
         let store = PromptStore::open(StoreOptions::new(1 << 20).folder(&self.folder, FOLDER)).unwrap();
         let worker = worker().on_death(OnDeath::Resume { attempts: 4 });
         self.builder().prompt_store(store).isolation(Isolation::Process(worker)).load().unwrap()
     }
 
-    /// llama.cpp's own text after this prompt.
+    /// The text that llama.cpp itself generates after this prompt.
     fn expect(&mut self, prompt: &[Token]) -> &[Token] {
         if !self.expected.contains_key(prompt) {
             let text = raw_by_chance(&self.builder().load().unwrap(), prompt, ANSWER);
@@ -72,26 +72,26 @@ impl Kind {
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        // The lock does not count, and neither do the links of `fill`, which lead to a device.
+        // The lock file does not count. The links that `fill` makes do not count either, because they lead to a device.
         let is_piece = |file: &Path| fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file());
         files.retain(|file| file.extension().is_some() && is_piece(file));
         files.sort();
         files
     }
 
-    /// Bytes of the folder's files, rounded up to whole blocks.
+    /// The bytes of the files in the folder. Each file is rounded up to whole blocks.
     fn bytes(&self) -> u64 {
         let of = |file: PathBuf| fs::symlink_metadata(file).map_or(0, |metadata| metadata.len().next_multiple_of(4096));
         self.files().into_iter().map(of).sum()
     }
 
-    /// Damages a file, or does nothing if there is none.
+    /// Damages a file, if there is one.
     fn damage(&self, chance: &mut Chance) {
         let files = self.files();
         let Some(file) = files.get(chance.below(files.len())) else { return };
         let Ok(mut bytes) = fs::read(file) else { return };
         let at = chance.below(bytes.len());
-        // The running worker may have removed the file meanwhile.
+        // The worker is running, and may have removed the file meanwhile.
         let done = match chance.below(5) {
             _ if bytes.is_empty() => fs::remove_file(file),
             0 => {
@@ -101,7 +101,7 @@ impl Kind {
             1 => fs::write(file, &bytes[..at]),
             2 => fs::remove_file(file),
             3 => {
-                // The file gets the bytes of another piece, but no more of them than it had.
+                // The file gets bytes of another piece, but not more than it had.
                 let mut other = fs::read(&files[chance.below(files.len())]).unwrap_or_default();
                 other.truncate(bytes.len());
                 fs::write(file, other)
@@ -111,7 +111,7 @@ impl Kind {
         drop(done);
     }
 
-    /// Makes the next writes of some files fail as on a full disk (Linux).
+    /// Makes the next writes to some files fail, as they would on a full disk (Linux).
     fn fill(&self, chance: &mut Chance) {
         for name in &self.names {
             if chance.below(2) == 0 {
@@ -122,7 +122,7 @@ impl Kind {
     }
 }
 
-/// A small disk that is mounted while this value lives; only root can mount one.
+/// A small disk. It is mounted as long as this value lives, which only root can do.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -141,7 +141,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// One of a few prompts, which share beginnings of several lengths.
+/// One of a few prompts. Beginnings of several lengths occur in more than one of them.
 fn prompt(chance: &mut Chance) -> Vec<Token> {
     let system = words(1, 90);
     let one = [&system[..], &words(2 + chance.below(3) as u32, 30)].concat();
@@ -152,7 +152,7 @@ fn prompt(chance: &mut Chance) -> Vec<Token> {
     }
 }
 
-/// Kills the model's worker after this time, no matter what it is doing.
+/// Kills the model's worker after this time, whatever the worker is doing then.
 fn kill_later(model: &Model, after: Duration) -> thread::JoinHandle<()> {
     let id = model.worker_id();
     thread::spawn(move || {
@@ -182,7 +182,7 @@ fn rounds(count: usize, seed: u64, has_small_disk: bool) {
         prompts.iter().for_each(|prompt| drop(kind.expect(prompt).to_vec()));
         let model = kind.load();
         for (number, prompt) in prompts.iter().enumerate() {
-            // The folder was opened for the first text, which has removed unfinished files.
+            // For the first text the folder was opened, and then unfinished files were removed.
             if number > 0 && chance.below(2) == 0 {
                 kind.fill(&mut chance);
                 full += 1;

@@ -1,5 +1,5 @@
-//! A prompt store keeps computed states while other texts use the same sequence, during a re-placement and after a
-//! restart. Damaged files do no harm. The text always equals that of llama.cpp's own loop.
+//! A prompt store keeps computed states: while other texts use the same sequence, while the model is re-placed, and
+//! when the program is started again. Damaged files do no harm. The text is always the same as in llama.cpp's own loop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use test_support::{demo_path, prediction_heads};
 const ANSWER: usize = 24;
 const MIB: u64 = 1 << 20;
 
-/// A builder with plain attention in 32 bits. Windows hold 256 tokens.
+/// A builder for models with plain attention in 32 bits. A window has room for 256 tokens.
 fn builder(path: &Path, request: Request, store: &PromptStore) -> ModelBuilder {
     let mut request = request.n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
@@ -36,13 +36,14 @@ fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
     builder(path, request, store).load().unwrap()
 }
 
-/// A model for each kind of memory: attention, with compressed keys (MLA), windows, a recurrent state, and hybrids.
+/// For each kind of memory, one model: attention, attention with compressed keys (MLA), windows, a recurrent state, and
+/// hybrids.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 6] {
     let archs = ["llama", "deepseek2", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
     archs.map(|arch| (arch, random(arch, (arch == "gpt-oss").then_some(224), folder)))
 }
 
-/// Whether a text of this model can be restored at any of its tokens.
+/// Whether a text of this model can be restored up to any of its tokens.
 fn is_divided(arch: &str) -> bool {
     matches!(arch, "llama" | "deepseek2")
 }
@@ -55,7 +56,8 @@ fn in_folder(folder: &Path) -> PromptStore {
     PromptStore::open(StoreOptions::new(256 * MIB).folder(folder, 1 << 30)).unwrap()
 }
 
-/// Computes a text and compares it with llama.cpp's own. Returns its prompt with the answer, and its statistics.
+/// Computes a text, and compares it with the one that llama.cpp itself generates. Returns the prompt together with the
+/// answer, and the statistics.
 fn turn(title: &str, model: &Model, prompt: &[Token]) -> (Vec<Token>, Statistics) {
     let text = complete(generate(model, prompt), model);
     assert_eq!(text.tokens, raw(model, prompt, ANSWER), "{title}: {:?}", text.statistics());
@@ -75,7 +77,7 @@ fn a_text_whose_sequence_others_have_taken_goes_on_from_the_store() {
         }
         let next = [&history[..], &words(9, 20)].concat();
         let (_, again) = turn(title, &model, &next);
-        // The last token of an answer is not computed.
+        // The last token of an answer is never computed.
         let known = history.len() - 1;
         assert_eq!((again.restored_tokens, again.cached_tokens), (known, known), "{title}: {again:?}");
         assert_eq!(again.restored_from_folder, 0);
@@ -99,7 +101,7 @@ fn a_text_goes_on_after_a_restart_with_other_numbers_of_sequences_and_tokens() {
         let (_, again) = turn(title, &model, &next);
         let known = history.len() - 1;
         assert_eq!((again.restored_tokens, again.restored_from_folder), (known, known), "{title}: {again:?}");
-        // Another model with the same shapes finds nothing, because its weights differ.
+        // Another model with the same shapes finds nothing in the store, because its weights are different.
         drop(model);
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.len() - 3;
@@ -119,13 +121,14 @@ fn an_earlier_place_of_a_text_is_restored_as_far_as_its_memory_can_be_divided() 
         let system = words(1, 200);
         let (history, _) = turn(title, &model, &system);
         turn(title, &model, &words(5, 80));
-        // This prompt differs from the middle of the history on.
+        // From the middle of the history on, this prompt is different.
         let fork = [&history[..150], &words(6, 60)].concat();
         let (_, forked) = turn(title, &model, &fork);
         let expected = if is_divided(title) { 150 } else { 0 };
         assert_eq!(forked.restored_tokens, expected, "{title}: {forked:?}");
         turn(title, &model, &words(7, 80));
-        // A prompt that begins with the whole first prompt continues from the checkpoint before its end.
+        // A prompt that begins with the whole first prompt. It continues at the checkpoint before the end of that
+        // prompt.
         let (_, again) = turn(title, &model, &[&system[..], &words(8, 10)].concat());
         let expected = if is_divided(title) { 200 } else { 196 };
         assert_eq!(again.restored_tokens, expected, "{title}: {again:?}");
@@ -140,7 +143,7 @@ fn a_beginning_that_cannot_be_brought_displaces_no_text_that_shares_less() {
     let (shared, long) = (words(1, 100), [words(1, 100), words(2, 100)].concat());
     turn("", &load(&path, request(1024, 1, false), &in_folder(&files)), &long);
     let model = load(&path, request(1024, 1, false), &in_folder(&files));
-    // This prompt is computed without reuse, so that the beginning of the long text exists only in the folder.
+    // Nothing is reused for this prompt. So the beginning of the long text is only in the folder.
     complete(generate(&model, &[&shared[..], &words(3, 40)].concat()).cache_prompt(false), &model);
     for file in fs::read_dir(&files).unwrap() {
         let file = file.unwrap().path();
@@ -197,7 +200,7 @@ fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_bac
     turn("", &model, &words(1, 300));
     turn("", &model, &words(2, 300));
     assert!(store.usage().pieces > 0);
-    // Less than the margin that plans leave is left of the memory that the process may take.
+    // Of the memory that the process may take, less is left than the margin that plans keep free.
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
     let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
@@ -248,7 +251,7 @@ fn damaged_files_change_no_text_and_fail_none() {
         let store = in_folder(&files);
         let model = load(path, request(1024, 1, false), &store);
         for seed in [1, 2] {
-            // Some prompts are repeated, and some differ from an earlier prompt after a common beginning.
+            // Some prompts are repeated. Others have the same beginning as an earlier prompt, and then differ from it.
             let prompt = [words(seed, 100), words(round as u32 % 3, 20)].concat();
             turn(title, &model, &prompt);
         }
@@ -342,13 +345,13 @@ fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts
             let generate = generate(&model, &prompt).temp(0.0).max_tokens(tokens).speculate(speculation);
             session.begin(generate).unwrap()
         };
-        // The block keeps the cells of this text when it has left the model's context.
+        // The block keeps its cells for this text, even when the text has left the model's context.
         begin(&mut session, 1, 100, 4);
         to_the_end(&mut session);
         let long = begin(&mut session, 2, 370, 24);
         let mut texts = Texts::default();
         texts.generate_to(&mut session, long, 8);
-        // Its last tokens wait for a draft that never comes, and would take the last free cells.
+        // The last tokens of this text wait for a draft that never comes. They would take the last cells that are free.
         begin(&mut session, 3, 60, 1);
         texts.run(&mut session);
         let statistics = texts.of(long).statistics();

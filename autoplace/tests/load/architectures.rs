@@ -1,8 +1,9 @@
-//! Every architecture of llama.cpp: weights and cache equal llama.cpp's own to the byte, and compute buffers stay
-//! within the stated uncertainty. Otherwise, the estimate must say that it does not know them, and give the reason.
+//! Every architecture of llama.cpp. The bytes of weights and cache are exactly llama.cpp's own, and compute buffers
+//! differ from the estimate by no more than it states. If that is not so, the estimate must say that it does not know
+//! these bytes, and why.
 //!
-//! The list of architectures and their tensors come from llama.cpp (`blueprints`), so a new architecture fails here
-//! until somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: --
+//! The architectures and their tensors come from llama.cpp itself (`blueprints`). So a new architecture fails here,
+//! until somebody has found out how it keeps its context. `cargo test -p autoplace --test load architectures:: --
 //! --nocapture` prints the table.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +19,9 @@ use crate::rig::grid::settings;
 use crate::rig::tally::Tally;
 use crate::rig::{Card, Kind, Loaded, gpus};
 
-/// The models with an unknown KV layout, and a part of the reason given for each.
+/// The models whose KV layout is not known, and words from the reason that is given for each.
 const UNKNOWN: &[(&str, &str)] = &[
-    // In llama.cpp, blocks that are not in the list have full attention. We report them as unknown.
+    // In llama.cpp, the blocks that are missing in the list have full attention. We report that they are not known.
     ("cohere2 short-list", "of another length"),
     ("dflash hyper-connected", "with hyper-connections"),
     ("eagle3 deep", "drafts for another model"),
@@ -28,8 +29,8 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("eagle3 tied", "drafts for another model"),
 ];
 
-/// Architectures that llama.cpp knows but cannot create alone. The first two are not loaded at all, and the third is
-/// created only beside its main model.
+/// Architectures that llama.cpp knows, but that it cannot create by themselves. Two of them are never loaded. The third
+/// is created only together with its main model.
 const NOT_MADE: &[&str] = &["clip", "gptj", "gemma4-assistant"];
 
 #[test]
@@ -56,16 +57,16 @@ fn every_architecture_is_exact_or_unknown() {
     }
 }
 
-/// The results of all models.
+/// The results for all models.
 struct Survey<'a> {
     card: &'a Card,
-    /// The reason why the KV layout of a model is unknown.
+    /// For each model whose KV layout is not known, the reason.
     unknown: BTreeMap<String, String>,
     tally: Tally,
 }
 
 impl Survey<'_> {
-    /// Compares a file of the model that we write and, for a small model, a file that llama.cpp writes.
+    /// Compares a file of the model that we write. If the model is small, also compares a file that llama.cpp writes.
     fn model(&mut self, number: usize, blueprint: &Blueprint, folder: &Path) {
         let model = match blueprint.make(folder) {
             Ok(model) => model,
@@ -78,7 +79,7 @@ impl Survey<'_> {
         drop(model);
         let case = blueprint.title();
         if let Err(error) = self.file(blueprint, &case, &written, Some(number)) {
-            // Some architectures require an output, or tensors that a bare model lacks.
+            // Some architectures require an output, or other tensors that the model lacks here.
             let tied = blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
             let bare = blueprint.name == "bare" && error.contains("not found");
             if !tied && !bare {
@@ -86,17 +87,17 @@ impl Survey<'_> {
             }
         }
         if let Some(saved) = saved {
-            // Files that llama.cpp writes sometimes lack tensors that it requires.
+            // In files that llama.cpp writes, tensors that it requires itself are sometimes missing.
             let _refused = self.file(blueprint, &format!("{case}, saved"), &saved, None);
         }
     }
 
-    /// Compares a file on the host and on the card. Every third model is also split between the two. Returns
-    /// llama.cpp's error if it refuses the file.
+    /// Compares a file twice: on the host, and on the card. For every third model, it is also divided between both. If
+    /// llama.cpp refuses the file, returns llama.cpp's error.
     fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, turn: Option<usize>) -> Result<(), String> {
         let header = Header::open(path).unwrap();
         let load = |cards: &[&Card], n_gpu_layers| {
-            // Without repacking, the CPU's buffers are certain.
+            // Without repacking, the sizes of the CPU's buffers are certain.
             let mut params = ContextParams::default();
             params.repack = false;
             Loaded::new(path, cards, &Split::layers(n_gpu_layers), &params, Kind::Probe)
@@ -124,12 +125,13 @@ impl Survey<'_> {
                 self.unknown.insert(blueprint.title(), reason.clone());
                 return Ok(());
             }
-            // Each split uses the first setting that has a graph. The next model begins with another setting.
+            // For each split, the first setting with which a graph can be built is used. For the next model, another
+            // setting comes first.
             for row in 0..settings.len() {
                 let mut params = settings[(row + split + turn.unwrap_or(0)) % settings.len()].clone();
                 params.repack = false;
                 if profile.state.is_compressed() {
-                    // Compressed keys and values have the same type.
+                    // If keys and values are compressed together, they have the same type.
                     params.type_k = params.type_v;
                 }
                 let at = format!("{case}, {n_gpu_layers} layers on {} GPUs, {params:?}", cards.len());

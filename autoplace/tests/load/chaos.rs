@@ -1,9 +1,9 @@
-//! Chaos on simulated fleets. While a random model is planned, loaded, warmed up and run on random cards, other
-//! programs take and release memory, allocations are refused, and computations fail. Every round ends with the CPU's
-//! text, or with a typed error that lists all attempts. After each round, the cards are empty.
+//! Chaos on simulated fleets. A random model is planned, loaded, warmed up and run on random cards. Meanwhile, other
+//! programs take and release memory, allocations are refused, and computations fail. Every round ends with the same
+//! text as on the CPU, or with a typed error that lists all attempts. After each round, the cards must be empty.
 //!
-//! A round is determined by its number, except in the few rounds in which a thread takes memory at its own pace. `cargo
-//! test` runs the first 60. This command runs all 2,000:
+//! The number of a round determines what happens in it. In a few rounds this is not so, because a thread takes memory
+//! at its own speed. `cargo test` runs the first 60 rounds. This command runs all 2,000:
 //! ```text
 //! cargo test -p autoplace --test load chaos:: -- --ignored --nocapture
 //! ```
@@ -11,7 +11,7 @@
 use crate::chaos_support::Round;
 use crate::fleets_support::{Models, run_all};
 
-/// Minimum number of rounds of each kind, per thousand.
+/// For each kind of round, how many there must be at least among a thousand.
 const MIN_PER_THOUSAND: [(&str, u64); 6] = [
     ("loaded at attempt 1", 200),
     ("loaded at attempt 2", 120),

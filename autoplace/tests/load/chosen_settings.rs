@@ -1,5 +1,5 @@
-//! The search also chooses settings: type and place of the cache, and the number of tokens computed at once. Plans with
-//! such settings are loaded as planned, to the byte, on simulated cards of rising sizes.
+//! The planner may also choose settings: the type and the place of the cache, and how many tokens are computed at once.
+//! If a plan has such settings, the load needs exactly the planned bytes, on simulated cards of increasing sizes.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn request() -> Request {
     Request::new().headroom(Headroom::Bytes(0)).policy(Policy::MostLayers).n_ctx(4096)
 }
 
-/// Loads by this request on cards of rising sizes. Returns the values of `setting` in the plans.
+/// Loads with this request on cards of increasing sizes. Returns which values `setting` has in the plans.
 fn loaded<T: Ord>(request: &Request, setting: impl Fn(&Plan) -> T) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     for size in (4..=32).step_by(2) {
@@ -27,7 +27,7 @@ fn loaded<T: Ord>(request: &Request, setting: impl Fn(&Plan) -> T) -> BTreeSet<T
         assert_eq!(gpu.used(), planned, "{size} MiB: {plan}");
         let text = model.generate("And it came to pass").temp(0.0).max_tokens(4).text().unwrap();
         assert!(!text.is_empty());
-        // With chosen settings, at least as many layers are on the card.
+        // If settings may be chosen, at least as many layers are on the card as without that.
         let mut given = request.clone().kv_cache(KvCache::Given).kv_place(KvPlace::Given);
         given.min_ubatch = None;
         let given = Model::builder(demo_path()).request(given).machine(Machine::clone(&model.machine())).plan();

@@ -1,5 +1,5 @@
-//! The planned memory of a draft model equals llama.cpp's own account of it. The draft model has the context that
-//! llama.cpp's programs would create.
+//! The memory that is planned for a draft model is exactly what llama.cpp counts for it. The draft model has the same
+//! context as in llama.cpp's programs.
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
@@ -17,7 +17,7 @@ fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let card = Card::new((Rules::Cuda, true));
-    // The card is full, so that free memory does not matter.
+    // The card has no free memory, because free memory must not matter here.
     let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
     let mut sketches = test_support::synthetic::all();
     sketches.retain(|sketch| MODELS.contains(&&*sketch.title()));
@@ -29,7 +29,7 @@ fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
         let n_vocab = u64::from(profile.hparams.n_vocab);
         let mut main = ContextParams::default();
         (main.n_ctx, main.mmap) = (5000, false);
-        // The main model's cache types and block for multi-token prediction do not affect the draft model.
+        // The main model's cache types, and its block for multi-token prediction, have no effect on the draft model.
         (main.type_k, main.type_v, main.mtp) = (KvType::Q8_0, KvType::Q8_0, true);
         main.n_outputs_max = 0;
         let draft = Companion::draft(&header).unwrap();
@@ -39,7 +39,7 @@ fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
         assert_eq!(draft.peak_sizes(&main).unwrap(), PeakSizes::new(&profile, &context.sizes().unwrap()));
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
-        // llama.cpp's account of a load without allocations.
+        // What llama.cpp counts for a load that allocates nothing.
         let probed = |cards: &[&Card], layers| {
             let loaded = Loaded::new(&path, cards, &Split::layers(layers), &context, Kind::Probe).unwrap();
             loaded.footprints(&context).unwrap()
@@ -50,11 +50,11 @@ fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
         assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
         let most = bytes.gpu.compute + bytes.gpu_uncertainty;
         assert!(theirs.gpus[0].compute <= most, "{title}");
-        // llama.cpp's accounts omit the single row of returned logits.
+        // What llama.cpp counts does not contain the only row of logits that is returned.
         let most = bytes.host.compute - 4 * n_vocab + bytes.host_uncertainty;
         assert!(theirs.host.compute <= most, "{title}");
 
-        // The draft has some of its layers on the card, and another type of cache than the model.
+        // Some layers of the draft model are on the card, and its cache has another type than the model's.
         let mut options = DraftOptions::default();
         (options.type_k, options.type_v) = (Some(KvType::Q8_0), Some(KvType::Q4_0));
         options.n_gpu_layers = Some(2);

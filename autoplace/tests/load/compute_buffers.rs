@@ -1,5 +1,5 @@
-//! Compares the estimate with llama.cpp on up to three simulated cards of three families. The number of layers, the
-//! adapters and the settings are pseudo-random; `conformance.rs` has a grid.
+//! The estimate is compared with llama.cpp, on up to three simulated cards of three families. The numbers of layers,
+//! the adapters and the settings are pseudo-random. A systematic grid is in `conformance.rs`.
 
 use std::path::{Path, PathBuf};
 
@@ -41,14 +41,14 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
             let case = format!("{} turn {turn}, {adapters}, {names:?}, {split:?}, {params:?}", sketch.title());
             let mut theirs = match probe.breakdown(&gpus(&cards), &params, &split) {
                 Ok(probed) => probed.footprints,
-                // The blocks of this card keep no cache, so the case is skipped.
+                // No block on this card keeps a cache, so this case is left out.
                 Err(error) if error.to_string().contains("keep none") => continue,
                 Err(error) => panic!("{case}: {error}"),
             };
-            // A probe's sums include the buffer of logits.
+            // The sums of a probe contain the buffer for logits.
             theirs.host.compute -= theirs.output;
             let ours = estimate(&profile, &cards, &split, &params).unwrap();
-            // Vulkan takes 32 bytes more for each buffer of pinned memory.
+            // For each buffer of pinned memory, Vulkan takes another 32 bytes.
             let (tally, slack) = if adapters == 0 { (&mut plain, 0) } else { (&mut adapted, 4 * 32) };
             tally.hold(sketch.arch, &case, &ours, split.n_gpu_layers, &theirs, slack);
         }
@@ -57,27 +57,27 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
     plain.check();
 }
 
-/// An adapter for some of the model's matrices.
+/// An adapter that changes some of the model's matrices.
 fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Path, number: usize) -> PathBuf {
-    // Weights that a graph does not use in a plain matrix product.
+    // Weights with which a graph does not compute a plain matrix product.
     const OTHER: &str = "conv ssm_ shexp_gate rope_ attn_k_b attn_v_b kv_b token_embd";
     let ty = dice.one_of(&[TensorType::F32, TensorType::F16, TensorType::Q8_0]);
     let (part, every) = (dice.one_of(&["attn_q.", "attn_", "ffn_", "."]), 1 + dice.below(3));
     let rank = dice.one_of(&[1, 8, 32, 64]);
-    // Blocks for multi-token prediction are not loaded.
+    // Blocks for multi-token prediction are not loaded here.
     let weights = profile.weights.blocks.iter().flatten().chain(&profile.weights.output);
     let matrices = weights.filter(|weight| weight.is_matrix() && weight.name.ends_with(".weight"));
     let names = matrices.map(|weight| &*weight.name).filter(|name| !OTHER.split(' ').any(|other| name.contains(other)));
     let all: Vec<&str> = names.collect();
     let mut chosen: Vec<&str> = all.iter().copied().filter(|name| name.contains(part)).step_by(every).collect();
     if chosen.is_empty() {
-        // Mamba has no other weight.
+        // In Mamba there is no other weight.
         chosen.push(all.first().copied().unwrap_or("blk.0.ssm_in.weight"));
     }
     let lora = Adapter::new(model.architecture().unwrap()).alpha(16.0);
     let mut lora = lora.of_weights(model, rank, ty, |name| chosen.contains(&name));
     if model.tensor("output.weight").is_some() && dice.percent(33) {
-        // The factors of the token embedding are swapped.
+        // For the token embedding, the two factors change places.
         let [n_embd, n_vocab, ..] = model.tensor("token_embd.weight").unwrap().shape();
         lora = lora.tensor("token_embd.weight.lora_a", TensorType::F32, &[rank, n_vocab]);
         lora = lora.tensor("token_embd.weight.lora_b", TensorType::F32, &[rank, n_embd]);
@@ -85,8 +85,8 @@ fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Pat
     lora.write(folder, &format!("adapter {number}"))
 }
 
-/// A split with all layers in a third of the cases. Half of the cases move some weights away from their layers:
-/// experts, or parts of every second block.
+/// A split. In a third of the cases, it has all layers. In half of the cases, some weights do not lie with their
+/// layers: experts, or parts of every second block.
 fn split(dice: &mut Dice, all: u32, cards: usize) -> Split {
     let layers = if dice.percent(33) { all } else { dice.below(all + 1) };
     let pattern = dice.one_of(&["_exps", r"blk\.[0-9]*[02468]\.ffn", r"blk\.[0-3]\.attn_k", "nothing"]);
@@ -96,7 +96,7 @@ fn split(dice: &mut Dice, all: u32, cards: usize) -> Split {
     Split::layers(layers).overrides(overrides)
 }
 
-/// Context parameters that llama.cpp accepts for this model.
+/// Parameters of a context that llama.cpp accepts with this model.
 fn params(dice: &mut Dice, profile: &ModelProfile) -> ContextParams {
     let mut params = ContextParams::default();
     params.n_ctx = dice.one_of(&[300, 512, 2048, 4096, 5000, 8192, 32768, 131_072]);
@@ -106,7 +106,7 @@ fn params(dice: &mut Dice, profile: &ModelProfile) -> ContextParams {
     params.n_outputs_max = dice.one_of(&[0, params.n_seq_max, 40]);
     let half = KvType::F16;
     params.type_k = dice.one_of(&[half, half, KvType::Q8_0, KvType::Q4_0, KvType::BF16]);
-    // Compressed keys and values have the same type.
+    // If keys and values are compressed together, they have the same type.
     let same = profile.architecture == "deepseek2" || dice.percent(50);
     params.type_v = if same { params.type_k } else { half };
     let (on, off) = (FlashAttention::On, FlashAttention::Off);

@@ -1,9 +1,10 @@
-//! Compares the estimate with llama.cpp itself, for every synthetic model, a grid of settings, and zero to three
+//! The estimate is compared with llama.cpp itself: for every synthetic model, with a grid of settings, on up to three
 //! simulated GPUs.
 //!
-//! Weights and cache are equal to the byte if the estimate claims to know their layout. Compute buffers never exceed
-//! the stated maximum, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md` contains the printed
-//! table; `cargo xtask conformance` also runs the larger grid.
+//! If the estimate says that it knows their layout, the bytes of weights and cache are exactly the same. Compute
+//! buffers never have more bytes than the maximum that the estimate states. On 95 of 100 devices, the difference is
+//! below 3 % or below 32 MiB. The table that is printed is in `docs/conformance.md`. `cargo xtask conformance` also
+//! runs a larger grid.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,7 @@ fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
 }
 
-/// Loads a model without data, with or without repacking. Contexts are created later.
+/// Loads a model without its data, and repacks its weights or not. Contexts are created later.
 fn probed(path: &Path, cards: &[&Card], split: &Split, repack: bool) -> Loaded {
     let mut params = ContextParams::default();
     params.repack = repack;
@@ -65,7 +66,7 @@ fn grid(thorough: bool) {
         let path = sketch.write(folder.path());
         tally.model(sketch.arch);
         for (at, cards) in machines.into_iter().enumerate() {
-            // In the small grid, a model uses a third of the machines. The next two models use the other machines.
+            // In the small grid, each model uses a third of the machines. The next two models use the others.
             if thorough || (number + at).is_multiple_of(3) {
                 model(&mut tally, &mut turn, &path, cards, thorough);
             }
@@ -74,35 +75,36 @@ fn grid(thorough: bool) {
     tally.check();
 }
 
-/// Compares a model on these cards with each split. In the large grid, each load has several contexts.
+/// Compares a model on these cards, with each of the splits. In the large grid, there are several contexts for each
+/// load.
 fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thorough: bool) {
     let profile = profile(path);
     let settings = settings();
-    // Deep models are slow.
+    // Models with many blocks are slow.
     let contexts = match (profile.n_layer() <= 8, thorough) {
         (true, true) => 8,
         (false, true) => 3,
         (_, false) => 1,
     };
     for split in splits(profile.n_layer(), cards.len(), thorough) {
-        // The number of settings is a multiple of 3, so each round of the settings begins one step later.
+        // The number of settings is a multiple of 3. So in each round of settings, the one that begins must come one
+        // step later.
         let repack = !(*turn + *turn / settings.len()).is_multiple_of(3);
         let probed = probed(path, cards, &split, repack);
         for _ in 0..contexts {
-            // 7 and 24 are coprime, so all settings are used.
+            // 7 and 24 have no common divisor, so every setting is used.
             let mut params = settings[(*turn * 7) % settings.len()].clone();
             *turn += 1;
             params.repack = repack;
             if profile.architecture == "deepseek2" && params.type_k != params.type_v {
-                // Compressed keys and values have the same type.
+                // If keys and values are compressed together, they have the same type.
                 (params.type_k, params.type_v) = (KvType::F16, KvType::F16);
             }
             let names: Vec<&str> = cards.iter().map(|card| card.gpu.backend.as_str()).collect();
             let case = format!("{} on {names:?}, {split:?}, {params:?}", path.display());
             let theirs = match probed.footprints(&params) {
                 Ok(theirs) => theirs,
-                // If none of a device's blocks keeps a cache, a real load fails too (llama-kv-cache.cpp, the
-                // constructor).
+                // If no block on a device keeps a cache, a real load fails too (llama-kv-cache.cpp, the constructor).
                 Err(error) if error.to_string().contains("keep none") => continue,
                 Err(error) => panic!("{case}: {error}"),
             };
@@ -128,7 +130,7 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
 fn counts_per_gpu_are_what_llama_cpp_splits_by() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    // 64 blocks are split over the maximum number of GPUs that llama.cpp schedules.
+    // 64 blocks are divided among as many GPUs as llama.cpp can schedule.
     let path = written("exaone4", "64 blocks", folder.path());
     let profile = profile(&path);
     let cards = [(); 15].map(|()| Card::with_memory((Rules::Metal, true), gib(24)));
@@ -141,7 +143,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
             let mut left = profile.full_offload();
             let most = 3 * left / n_gpus as u32;
             let count = |_| {
-                // A third of the GPUs get no layer.
+                // A third of the GPUs have no layer.
                 let count = if dice.percent(33) { 0 } else { left.min(dice.below(most)) };
                 left -= count;
                 count
@@ -158,7 +160,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
 
 #[test]
 fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
-    // The empty pattern is included.
+    // One of these patterns is empty.
     const PATTERNS: &str = r"ffn \.ffn_(up|down)\. ^blk\.0\. weight$ ^output blk\.[0-2]\.attn_[qk]\.weight blk\.[^0]\.
         blk\.(?:1|3)\.ffn_.* \d \D\d\D \bffn_up\b \battn\b \Bnorm f{2}n f{1,}n_u t{1,2}n_(k|v)
         k\.[13]\.attn_\w+\.weight [.]attn_output[.] [a-]ttn_q [-a]ttn_v [\w.]+_down [\d]\.ffn_gate

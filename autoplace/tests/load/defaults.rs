@@ -1,4 +1,4 @@
-//! Compares docs/defaults.md with the source of the built llama.cpp and with our own defaults.
+//! docs/defaults.md is compared with the source of the llama.cpp that was built, and with our own defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 
 use test_support::llama_source::read;
 
-/// The names and values of fields, as they are written in the source. No value is empty.
+/// The names of fields, each with its value as the source states it. A value is never empty.
 type Fields = BTreeMap<String, String>;
 
-/// Excluded fields of the C API: callbacks, data, and fields that select another kind of model or context.
+/// Fields of the C API that are left out: callbacks, data, and fields that select another kind of model or context.
 const API_APART: &str = include_str!("defaults_api_apart.txt");
 
-/// Excluded fields of the tools' parameters: fields that one tool alone uses, file names, the server's network and
-/// pages, and training.
+/// Fields of the tools' parameters that are left out: those that only one tool uses, names of files, the server's
+/// network and pages, and training.
 const TOOLS_APART: &str = include_str!("defaults_tools_apart.txt");
 
-/// The members of a struct of common.h.
+/// The members of a struct in common.h.
 fn members(source: &str, name: &str) -> Fields {
     let begin = source.find(&format!("struct {name} {{\n")).unwrap();
     let body = source[begin..].split("\n};").next().unwrap();
@@ -40,14 +40,14 @@ fn members(source: &str, name: &str) -> Fields {
             }
             statement.clear();
         } else if whole.ends_with('{') && whole.contains('(') {
-            // This statement is the body of a function.
+            // This statement is a part of the body of a function.
             statement.clear();
         }
     }
     fields
 }
 
-/// The initialisers in one of the functions that return defaults.
+/// The values that one of the functions sets which return defaults.
 fn initialisers(file: &str, function: &str) -> Fields {
     let source = read(file);
     let begin = source.find(&format!("{function}() {{")).unwrap();
@@ -64,7 +64,7 @@ fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The documented values of this column.
+/// The values in this column of the document.
 fn documented(column: &str) -> Fields {
     let text = include_str!("../../../docs/defaults.md");
     let (mut index, mut fields) = (None, Fields::new());
@@ -85,7 +85,8 @@ fn documented(column: &str) -> Fields {
     fields
 }
 
-/// Checks that the document has exactly these fields with their values, apart from the excluded ones.
+/// Checks that the document contains exactly these fields, with their values. The fields that are left out do not
+/// count.
 #[track_caller]
 fn hold(column: &str, theirs: &Fields, apart: &str) {
     let documented = documented(column);
@@ -116,7 +117,7 @@ fn the_defaults_of_llama_cpps_tools_are_documented() {
     assert!(theirs.len() > 150, "{theirs:?}");
     let sampling = members(&source, "common_params_sampling");
     theirs.extend(prefixed("sampling", sampling));
-    // The document has only some members of these structs.
+    // Only some members of these structs are in the document.
     for (prefix, name) in [("cpuparams", "common_cpu_params"), ("speculative.draft", "common_params_speculative_draft")]
     {
         let some = prefixed(prefix, members(&source, name));
@@ -133,11 +134,11 @@ fn prefixed(prefix: &str, fields: Fields) -> impl Iterator<Item = (String, Strin
 #[test]
 fn our_own_defaults_are_documented() {
     fn fields(value: &impl serde::Serialize) -> Map<String, Value> {
-        // The conversion goes through the text, in which an f32 has only its own digits.
+        // The value is converted to text and back. In the text, an f32 has only the digits that it needs.
         serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
     }
     let mut ours = fields(&ContextParams::default());
-    // This sets fields that are omitted when they are off.
+    // Some fields are omitted if they are off. They are turned on here.
     let mut on = ContextParams::default();
     (on.embeddings, on.mtp, on.n_rs_seq) = (Some(Pooling::Model), true, 1);
     let off = [("embeddings", Value::Null), ("mtp", false.into()), ("n_rs_seq", 0.into())];
@@ -147,7 +148,7 @@ fn our_own_defaults_are_documented() {
     assert!(fields(&on).keys().eq(ours.keys()));
     ours.extend(fields(&Sampling::default()));
     let mut documented = documented("autoplace");
-    // Rows without a value, such as `Headroom::Default`, are not fields.
+    // If a row has no value, such as `Headroom::Default`, it is not a field.
     documented.retain(|_, value| !value.is_empty());
     for (name, value) in &documented {
         let value: Value = serde_json::from_str(value).unwrap();

@@ -1,5 +1,5 @@
-//! Models move to their other placement when their texts grow deeper, and back: on simulated cards, in an engine, and
-//! in a worker. The texts equal those of a model that does not move.
+//! When its texts grow deeper, a model moves to its other placement, and later back: on simulated cards, in an engine,
+//! and in a worker. The texts are the same as those of a model that does not move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,11 @@ use autoplace::watch::{Event, Sentinel};
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath};
 use test_support::{demo_path, wait};
 
-/// Live tokens at which the placements cross.
+/// From this number of live tokens on, the other placement is faster.
 const CROSSING: u32 = 160;
 
-/// Two copies of the demo model. The first is on the host with fewer live tokens than [`CROSSING`], and on the card
-/// with more. The second stays on the host.
+/// Two copies of the demo model. With fewer live tokens than [`CROSSING`] the first of them is on the host, and with
+/// more it is on the card. The second stays on the host.
 fn following(request: &Request) -> [Model; 2] {
     let path = demo_path();
     let [shallow, deep] = [0, 7].map(|layers| plan(&path, request, layers));
@@ -64,9 +64,9 @@ fn a_chat_of_60_turns_crosses_twice_and_back_with_its_text_unchanged() {
         assert_eq!(card.used() > 0, is_deep(&model));
         assert!(card.peak() <= card.total());
     }
-    // The model moves there and back with each conversation.
+    // In each conversation, the model moves to the card and back again.
     assert!(crossed.len() >= 8, "{crossed:?}");
-    // The plan of the present placement names the other one.
+    // The plan of the current placement contains the other placement too.
     assert!(model.placement().to_string().contains("until some 160 tokens"), "{}", model.placement());
 }
 
@@ -92,7 +92,7 @@ fn a_growing_text_moves_once_at_a_tokens_boundary_and_says_so() {
         assert!(statistics.moves == 1 && !statistics.moving_time.is_zero(), "{statistics}");
         assert!(moved_at.unwrap() > CROSSING as usize && is_deep(&model), "{moved_at:?}");
         drop(stream);
-        // The next short text moves the model back.
+        // When the next short text begins, the model moves back.
         let short = generations(&model, "In the beginning", 4)[which].clone().text().unwrap();
         assert_eq!(short, generations(&stays, "In the beginning", 4)[which].clone().text().unwrap());
         assert!(!is_deep(&model));
@@ -116,13 +116,13 @@ fn a_long_prompt_begins_in_the_deep_placement() {
     assert!(is_deep(&model) && stream.statistics().moves == 1);
     let report = model.report();
     let moved = report.moved.as_ref().unwrap();
-    // At the move, nothing was computed yet.
+    // When the model moves, nothing has been computed yet.
     assert!(moved.tokens == 0 && moved.lost.is_zero(), "{moved}");
     let text: String = std::iter::once(first).chain(stream.map(Result::unwrap)).collect();
     assert!(!stays.generate(&*prompt).temp(0.0).max_tokens(8).text().unwrap().is_empty() && !text.is_empty());
 }
 
-/// The request is like the one of a sentinel under memory pressure.
+/// A sentinel makes such a request if there is not enough memory.
 #[test]
 fn a_requested_re_placement_goes_before_a_move_that_is_due() {
     own_process!();
@@ -132,7 +132,7 @@ fn a_requested_re_placement_goes_before_a_move_that_is_due() {
     let asked = plan(&demo_path(), &request, 3);
     let prompt = PROMPT.repeat(40);
     model.request_replace(Replacement::By(Box::new(asked.clone())));
-    // Without the request, such a long prompt would begin in the deep placement.
+    // If there were no request, a prompt as long as this would begin in the deep placement.
     let mut stream = model.generate(&*prompt).temp(0.0).max_tokens(8).stream().unwrap();
     stream.next().unwrap().unwrap();
     assert_eq!((stream.statistics().moves, &*model.placement()), (0, &asked));
@@ -146,7 +146,7 @@ fn texts_of_an_engine_count_together_and_go_on() {
     let mut request = request().n_seq_max(4).n_ctx(2048).n_ubatch(64);
     request.params.kv_unified = false;
     let [model, stays] = following(&request);
-    // Each of four texts stays below the crossing; together they are above it.
+    // Each of the four texts alone is below the crossing, but together they are above it.
     let texts = |model: &Model| {
         let engine = Engine::new(model).unwrap();
         let texts: Vec<_> = (0..4).map(|n| generations(model, PROMPT, 60 + n)[n % 2].clone()).collect();
@@ -188,7 +188,8 @@ fn the_time_of_a_move_is_stored_for_later_programs_with_its_date() {
     let (path, request) = (demo_path(), request().n_ctx(1024).n_ubatch(64));
     let folder = tempfile::tempdir().unwrap();
     let [shallow, deep] = [3, 7].map(|layers| plan(&path, &request, layers));
-    // The plan states an hour as the time of a move. A measured load of this file replaces this time.
+    // According to the plan, a move takes an hour. When this file is loaded and its rates are measured, that time is
+    // replaced.
     let mut saved = serde_json::to_value(crossing(&path, &request, [&shallow, &deep], CROSSING)).unwrap();
     saved["plan"]["by_depth"]["moving_seconds"] = 3600.0.into();
     let saved = SavedPlan::from_json(&saved.to_string()).unwrap();
@@ -204,7 +205,7 @@ fn the_time_of_a_move_is_stored_for_later_programs_with_its_date() {
     assert!(of_load.warm_file.is_some() && of_load.rest_ns.is_some() && of_load.state.is_none(), "{of_load:?}");
     generations(&first, PROMPT, 400)[1].clone().text().unwrap();
     assert_eq!(first.placement().n_gpu_layers, 7);
-    // The move has also measured the copy of the states.
+    // The move has also measured how long the states take to be copied.
     let of_move = known(&first).unwrap();
     assert!(of_move.state.is_some(), "{of_move:?}");
     let took = first.report().moved.as_ref().unwrap().time.as_secs_f64();
@@ -216,14 +217,13 @@ fn the_time_of_a_move_is_stored_for_later_programs_with_its_date() {
     let today = by_depth.moving_measured.as_ref().unwrap().date().unwrap();
     assert!(by_depth.moving_seconds < 60.0, "{} s, and a move took {took} s", by_depth.moving_seconds);
     assert!(plan.to_string().contains(&format!("(as measured {today}")), "{plan}");
-    // A new plan of this file uses the measurement, but not a plan of another file.
+    // A new plan for this file uses what was measured. A plan for another file does not.
     assert!(known(&later).is_some());
     let cache = MeasurementCache::at(folder.path());
     assert_eq!(cache.move_rates(&later.machine(), (&path, 1), &autoplace::load::build_name()), None);
 }
 
-/// Two placements on the host, which differ only in their notes, because a worker does not see the cards of this
-/// process.
+/// Two placements on the host. Only their notes are different, because a worker cannot see the cards of this process.
 fn in_worker(on_death: OnDeath, at: u32) -> Model {
     let path = demo_path();
     let request = request().n_ctx(1024).n_ubatch(64);
@@ -250,7 +250,7 @@ fn a_model_in_a_worker_moves_there_and_the_application_knows() {
     drop(stream);
     assert!(is_for_deep_texts(&model));
     assert!(model.report().moved.as_ref().is_some_and(|moved| moved.tokens >= CROSSING));
-    // The calls of a session move the model too.
+    // Calls of a session make the model move too.
     let mut session = model.session().unwrap();
     session.begin(generations(&model, "In the beginning", 4)[0].clone()).unwrap();
     while !session.is_empty() {
@@ -260,8 +260,8 @@ fn a_model_in_a_worker_moves_there_and_the_application_knows() {
     assert!(!is_for_deep_texts(&model));
 }
 
-/// The move lasts only some milliseconds. So the worker is stopped as soon as the sentinel reports the beginning of the
-/// move, and is killed when no message about a finished move has arrived.
+/// The move takes only some milliseconds. So the worker is stopped as soon as the sentinel reports that the move has
+/// begun. If no message about a finished move arrives, the worker is killed.
 #[cfg(unix)]
 #[test]
 fn a_worker_killed_in_the_middle_of_its_move_loses_no_token() {
@@ -278,7 +278,7 @@ fn a_worker_killed_in_the_middle_of_its_move_loses_no_token() {
         let sentinel = Sentinel::builder().interval(Duration::from_millis(1)).on_event(move |event| {
             if matches!(event, Event::Moving { .. }) && !begun.swap(true, Ordering::Relaxed) {
                 stop(&weak);
-                // The worker's earlier messages have arrived by then.
+                // By then, the messages that the worker sent before have arrived.
                 std::thread::sleep(Duration::from_millis(100));
                 seen.store(!is_for_deep_texts(&weak), Ordering::Relaxed);
                 kill(&weak);

@@ -1,8 +1,8 @@
-//! Models follow the depth of their texts on random fleets of simulated cards, while other programs take and release
-//! memory. No card is ever overfull, no load lacks memory, and every text equals that of a model that stays on the
-//! host.
+//! On random fleets of simulated cards, models follow the depth of their texts. Meanwhile, other programs take and
+//! release memory. No card ever has too many bytes, no load lacks memory, and every text is the same as that of a model
+//! that stays on the host.
 //!
-//! A case is determined by its number. `cargo test` runs the first 40. This command runs all 1,000:
+//! The number of a case determines everything in it. `cargo test` runs the first 40 cases. This command runs all 1,000:
 //!
 //! ```text
 //! cargo test -p autoplace --test load depth_fleets:: -- --ignored --nocapture
@@ -25,7 +25,7 @@ use crate::replace_support::{builder, generations, load};
 use crate::rig::{backend, vulkan};
 use crate::text_support::PROMPT;
 
-/// Minimum number of cases of each kind, per thousand.
+/// For each kind of case, how many there must be at least among a thousand.
 const MIN_PER_THOUSAND: [(&str, u64); 8] = [
     ("moved", 300),
     ("moved back", 150),
@@ -37,7 +37,7 @@ const MIN_PER_THOUSAND: [(&str, u64); 8] = [
     ("quantised cache", 200),
 ];
 
-/// Number of tokens in the long text, and in the short text after it.
+/// How many tokens the long text has, and how many the short text after it has.
 const TOKENS: [usize; 2] = [90, 6];
 
 fn request(dice: &mut Dice) -> Request {
@@ -57,8 +57,8 @@ fn cards(dice: &mut Dice) -> Vec<SimGpu> {
     cards.collect()
 }
 
-/// A plan with at most this number of layers on cards, for the memory that is free now. The feed-forward matrices of
-/// `on_host` blocks stay on the host.
+/// A plan for the memory that is free now, with at most this number of layers on cards. In `on_host` blocks, the
+/// feed-forward matrices stay on the host.
 fn plan(path: &Path, request: &Request, layers: u32, on_host: u32) -> Result<Plan, String> {
     let mut request = request.clone().n_gpu_layers(GpuLayers::AtMost(layers));
     if on_host > 0 {
@@ -68,7 +68,7 @@ fn plan(path: &Path, request: &Request, layers: u32, on_host: u32) -> Result<Pla
     builder(path, &request).plan().map_err(|error| error.to_string())
 }
 
-/// Runs a text. Before every tenth piece, other programs take another share of the memory that the model leaves free.
+/// Runs a text. Before each tenth piece of the text, other programs take another share of what the model leaves free.
 fn text(
     model: &Model,
     cards: &[SimGpu],

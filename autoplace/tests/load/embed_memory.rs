@@ -1,4 +1,5 @@
-//! The memory of a context for embeddings: the probe equals real loads to the byte, and the load contract holds.
+//! The memory of a context for embeddings. The probe has exactly the bytes of real loads, and the load contract is
+//! kept.
 
 use std::path::Path;
 
@@ -16,8 +17,8 @@ use test_support::synthetic::Sketch;
 
 const Q8: TensorType = TensorType::Q8_0;
 
-/// Encoders, a reranker, and models with caches. Recurrent models are left out, because each of their texts has a graph
-/// that cannot be reserved. The warm-up measures such graphs.
+/// Encoders, a reranker, and models with caches. Recurrent models are not among them: each of their texts has a graph
+/// of its own, which cannot be reserved. The warm-up measures such graphs.
 fn models() -> Vec<Sketch> {
     let mut models = encoders(Q8);
     models.extend(encoders(TensorType::Q4_K));
@@ -31,7 +32,7 @@ fn models() -> Vec<Sketch> {
     models
 }
 
-/// The planner's settings, with several batch sizes.
+/// The settings that the planner uses, with several sizes of batches.
 fn settings() -> [ContextParams; 4] {
     let embedding = |pooling, tokens, n_seq_max| {
         let mut params = ContextParams::default();
@@ -118,7 +119,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
         for verify in [Verify::Quick, Verify::Full] {
             let _gpu = card(mib(64));
             let report = builder(&path).verify(verify).load().unwrap().report();
-            // The warm-up computes a batch, a text of the maximum length, and a short text.
+            // The warm-up computes a batch, a text with the maximum length, and a short text.
             assert_eq!(u64::from(MAX_LENGTH as u32) * 2 + 31, report.warm_up.tokens);
             assert_eq!(report.warm_up.last_position, MAX_LENGTH as u32 - 1);
         }
@@ -139,21 +140,21 @@ fn a_computation_has_whole_texts_and_all_their_tokens_are_outputs() {
     assert_eq!(sizes(&context), (2048, 2048, 2048));
     assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
     assert!(context.kv_unified);
-    // Other batch settings do not split texts, and a context never exceeds the length of its texts.
+    // Other settings for batches do not divide texts. And a context is never longer than its texts.
     let context = asked(begun().context(Context::AtLeast(300)).n_ubatch(64));
     assert_eq!(sizes(&context), (304, 304, 304));
-    // A batch holds at least one token for each sequence.
+    // A batch has room for at least one token of each sequence.
     assert_eq!(asked(begun().n_ctx(4)).n_seq_max, 4);
     assert_eq!(asked(begun().n_seq_max(2)).n_seq_max, 2);
 
-    // The host has room for the vectors of all tokens. Graphs that combine them compute no logits.
+    // On the host, there is room for the vectors of all tokens. A graph that combines vectors computes no logits.
     let sketch = &encoders(Q8)[0];
     let (path, probe) = random(sketch, folder.path());
     let plan = Model::builder(&path).request(begun()).plan().unwrap();
     let breakdown = probe.breakdown(&[], &plan.context, &plan.split()).unwrap();
     assert_eq!(breakdown.footprints.output, 4 * sketch.dims.n_embd * MAX_LENGTH);
 
-    // Without llama.cpp, the memory of these graphs is unknown.
+    // Without llama.cpp, it is not known how much memory these graphs need.
     let profile = ModelProfile::from_header(&Header::open(&path).unwrap()).unwrap();
     let machine = load::detect().unwrap();
     let planner = Planner::new(&profile, &machine);

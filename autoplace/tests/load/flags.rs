@@ -1,5 +1,5 @@
-//! Compares docs/flags.md and docs/if-you-know.md with our own methods. The program's tests compare docs/flags.md with
-//! llama.cpp's flags.
+//! docs/flags.md and docs/if-you-know.md are compared with our own methods. The tests of the program compare
+//! docs/flags.md with llama.cpp's flags.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn methods() -> BTreeSet<String> {
     names
 }
 
-/// Checks that all methods that a document names exist. Returns their number.
+/// Checks that there are all methods which a document names. Returns how many there are.
 fn named(document: &str) -> usize {
     let methods = methods();
     let codes =

@@ -1,7 +1,8 @@
-//! Plans on simulated fleets. In each case, a random model is planned, loaded and run on random cards under a random
-//! request. The cards' own counts equal the plan to the byte and never exceed the free memory.
+//! Plans on simulated fleets. In each case, a random model is planned, loaded and run, on random cards and with a
+//! random request. The bytes that the cards count are exactly those of the plan, and never more than the free memory.
 //!
-//! A case is determined by its number. `cargo test` runs the first 150. This command runs all 1,000:
+//! The number of a case determines everything in it. `cargo test` runs the first 150 cases. This command runs all
+//! 1,000:
 //!
 //! ```text
 //! cargo test -p autoplace --test load fleets:: -- --ignored --nocapture
@@ -12,7 +13,7 @@ use autoplace::plan::PlacementKind;
 
 use crate::fleets_support::{Case, Models, run, run_all};
 
-/// Minimum number of cases of each kind, per thousand.
+/// For each kind of case, how many there must be at least among a thousand.
 const MIN_PER_THOUSAND: [(&str, u64); 13] = [
     ("loaded", 500),
     ("several GPUs", 100),

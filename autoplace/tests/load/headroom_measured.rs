@@ -1,5 +1,5 @@
-//! A load measures the memory that was taken on its GPUs in addition to llama.cpp's buffers, and the next plan leaves
-//! this memory free. The tests run on simulated GPUs whose drivers and pools take memory like real ones.
+//! A load measures how much memory on its GPUs was taken in addition to the buffers of llama.cpp. The next plan keeps
+//! this memory free. The tests use simulated GPUs. Their drivers and pools take memory as real ones do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use autoplace::plan::GpuLayers;
 use autoplace::{Model, ModelBuilder};
 use test_support::demo_path;
 
-/// Memory of the driver during a load, and of the pools at the first batch.
+/// The memory that the driver takes during a load. Below it, the memory that the pools take at the first batch.
 const DRIVER: u64 = mib(5);
 const POOLS: u64 = mib(3);
 
@@ -25,7 +25,7 @@ fn card() -> SimGpuBuilder {
         .growth(POOLS)
 }
 
-/// The machine with this card and a cache in this folder.
+/// The machine, with this card and with its cache in this folder.
 fn machine(gpu: &SimGpu, folder: &Path) -> Machine {
     let device = gpu.device();
     let memory = device.memory().unwrap();
@@ -41,13 +41,13 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .headroom(Headroom::Tight)
         .headroom_folder(folder)
         .machine(machine)
-        // Without this, other loads of this user would recognise the card by its address.
+        // Otherwise other loads of this user would know the card by its address.
         .leases(Leases::none())
         .n_ubatch(64)
         .n_threads(1)
 }
 
-/// A load during which another program takes `taken` bytes, and the driver takes [`DRIVER`].
+/// A load. During the load, another program takes `taken` bytes, and the driver takes [`DRIVER`].
 fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     let card = Arc::clone(gpu);
     let taking = builder(machine(gpu, folder), folder).progress(move |progress| {
@@ -59,7 +59,7 @@ fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     taking.load().unwrap()
 }
 
-/// The report about the only GPU of the load.
+/// What the report says about the only GPU of the load.
 fn measured(model: &Model) -> GpuReport {
     let report = model.report();
     assert_eq!(report.gpus.len(), 1, "{report}");
@@ -90,7 +90,7 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     gpu.set_taken(0);
 
     assert_eq!(machine(&gpu, folder).gpus[0].learned, Some(measured.learned.unwrap()));
-    // On a card whose driver reports its version, the measurement replaces the table.
+    // If the card's driver reports its version, what was measured replaces the table.
     let again = |gpu: &SimGpu| {
         let mut machine = machine(gpu, folder);
         machine.gpus[0].driver = Some("550.54.14".to_owned());
@@ -98,12 +98,12 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     };
     let planned = again(&gpu).plan().unwrap().gpus().next().unwrap().clone();
     assert_eq!((planned.headroom.driver, planned.headroom.growth), (DRIVER, POOLS));
-    // For a larger batch than the measured one, the table's growth applies.
+    // For a batch that is larger than the measured one, the growth in the table is used.
     assert!(again(&gpu).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
     drop(gpu);
 
-    // The measured headroom is enough: a card with exactly the needed bytes has room for the model. The card has the
-    // same name, so that the measurement applies to it.
+    // The measured headroom is enough: if the card has exactly the bytes that are needed, there is room for the model.
+    // The card has the same name, so that what was measured is used for it.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);
@@ -129,8 +129,8 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
 #[test]
 fn a_measurement_depends_on_the_work_and_on_other_programs() {
     own_process!();
-    // A context that one batch fills is measured too. Nothing is measured for the output layer alone, without a
-    // warm-up, or while another program takes memory.
+    // If one batch fills the context, that is measured too. Nothing is measured if only the output layer is on the
+    // card, if there is no warm-up, or while another program takes memory.
     for (case, expected) in [
         ("one batch", Ok((0, POOLS))),
         ("one layer", Err(NotLearnedReason::OneLayer)),
@@ -150,7 +150,7 @@ fn a_measurement_depends_on_the_work_and_on_other_programs() {
         assert_eq!(learned.as_ref().map(parts).map_err(Clone::clone), expected, "{case}");
         let found = machine(&gpu, folder.path()).gpus[0].learned;
         assert_eq!(found, learned.ok(), "{case}");
-        // There is enough room, so no further attempt is needed.
+        // There is enough room, so there is only one attempt.
         let report = model.report();
         assert_eq!(report.tries(), 1, "{case}");
         assert!(case != "another program" || report.notes.len() == 1, "{report}");

@@ -1,5 +1,5 @@
-//! From a hub's name to a loaded model: the file is chosen for the machine of the load, and fetched only with
-//! permission.
+//! The way from a name on a hub to a loaded model. The file is chosen for the machine of the load, and it is fetched
+//! only if that is allowed.
 
 #[cfg(feature = "hub")]
 mod named {
@@ -97,7 +97,7 @@ mod named {
         let _card = sim_support::card(gib(2));
         let fits = || builder(&world).fetch(true).preference(Preference::FitsWholly);
         assert!(fits().plan().unwrap().full_offload);
-        // A worker has no simulated card.
+        // There is no simulated card in a worker.
         let worker = Isolation::Process(text_support::worker());
         let host = Machine::new(Host::new(gib(8)));
         for without in [fits().n_gpu_layers(GpuLayers::Exactly(0)), fits().machine(host), fits().isolation(worker)] {
@@ -112,7 +112,7 @@ mod named {
         use test_support::synthetic::mmproj;
 
         let large = |name: &str| Content::large(mmproj::named(name).to_bytes().unwrap());
-        // The second projector has another width.
+        // The second projector has a width that does not fit the model.
         let other = mmproj::named("LLaVA 1.5").encoded().unwrap();
         let files =
             [("mmproj-F16.gguf", large("Small LLaVA")), ("mmproj-other.gguf", Content::hollow(other.0, other.1))];

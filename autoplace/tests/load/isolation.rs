@@ -1,5 +1,5 @@
-//! A model in the program `autoplace-worker` behaves as in this process. The worker's death is an error, or the text
-//! continues without an interruption.
+//! A model in the program `autoplace-worker` behaves as it does in this process. If the worker dies, that is an error,
+//! or the text continues without an interruption.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -98,7 +98,7 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
     let second = model.generate(PROMPT).stream();
     assert_matches!(second, Err(generate::Error::Busy));
     drop(first);
-    // The stream is dropped before, at and after its first token.
+    // The stream is dropped before its first token, at this token, and after it.
     let expected = greedy(&load_demo(), 5);
     for pieces in [0, 1, 2, 40] {
         let mut stream = model.generate(PROMPT).stream().unwrap();
@@ -121,7 +121,7 @@ fn progress_is_reported_and_may_cancel() {
     assert!(seen.iter().map(|report| report.1).is_sorted() && seen.last().unwrap().1 == 1.0, "{seen:?}");
     let stages: Vec<Stage> = seen.chunk_by(|one, next| one.0 == next.0).map(|all| all[0].0).collect();
     assert_eq!(stages[..4], [Stage::Plan, Stage::Measure, Stage::Plan, Stage::Weights], "{seen:?}");
-    // A small model may be loaded before the worker receives the cancellation.
+    // A small model may be loaded before the worker learns that the load was cancelled.
     let cancelled = builder(worker()).progress(|_| false).load();
     assert_matches!(cancelled, Ok(_) | Err(load::Error::Native(Native::LoadCancelled { .. })));
 }
@@ -147,7 +147,7 @@ pub(crate) mod deaths {
 
     pub(crate) fn stop(model: &Model) {
         signal(model, "-STOP");
-        // Each thread of the worker stops separately.
+        // Each thread of the worker stops at a different time.
         let tasks = format!("/proc/{}/task", model.worker_id().expect("it lives"));
         let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         let entries = || std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -161,11 +161,11 @@ pub(crate) mod deaths {
         assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
     }
 
-    /// A model whose worker is killed soon after it was stopped.
+    /// A model whose worker is killed soon after it has stopped answering.
     fn impatient(on_death: OnDeath) -> Model {
         let process = worker().timeout(Duration::from_secs(2)).on_death(on_death);
-        // The context has more tokens than a text runs ahead of its reader, so the text waits and does not end before
-        // the worker is stopped.
+        // A text runs ahead of its reader by fewer tokens than the context has. So the text waits, and does not end
+        // before the worker is stopped.
         builder(process).n_ctx(4096).load().unwrap()
     }
 
@@ -187,7 +187,7 @@ pub(crate) mod deaths {
             assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
         };
         let model = impatient(OnDeath::Fail);
-        // The model generates the same token forever, so that the text does not end.
+        // The model always generates the same token, so that the text does not end.
         let mut stream = model.generate(PROMPT).logit_bias(300, 1000.0).stream().unwrap();
         stream.next().unwrap().unwrap();
         stop(&model);
@@ -220,8 +220,8 @@ pub(crate) mod deaths {
         assert_eq!(text().into_text().unwrap().0, first.0);
     }
 
-    /// The text, token count and end of a stream. `done` runs after `pieces` pieces. The prompt's statistics must not
-    /// change.
+    /// Reads a stream: its text, its number of tokens, and how it ends. After `pieces` pieces, `done` is called. The
+    /// statistics of the prompt must not change.
     fn read(mut stream: TokenStream, pieces: usize, done: impl FnOnce()) -> (String, usize, Option<FinishReason>) {
         let mut text: String = stream.by_ref().take(pieces).map(Result::unwrap).collect();
         let begun = |stream: &TokenStream| {
@@ -246,8 +246,8 @@ pub(crate) mod deaths {
         for (kind, describe) in kinds.into_iter().enumerate() {
             let stream = |model: &Model| describe(model.generate(PROMPT).max_tokens(140)).stream().unwrap();
             let expected = read(stream(&here), 0, || {});
-            // If a worker is killed after its last text, the next text may be the first to notice. That text then has
-            // two deaths.
+            // If a worker is killed after its last text, this may be noticed only when the next text begins. For that
+            // text, there are then two deaths.
             let (model, mut deaths) = (resuming(2), 0);
             for pieces in (4 * kind..130).step_by(13) {
                 let worker = model.worker_id();
@@ -255,7 +255,7 @@ pub(crate) mod deaths {
                 assert_eq!(text, expected, "killed after {pieces} pieces");
                 deaths += usize::from(model.worker_id() != worker);
             }
-            // On a busy machine, the worker may survive until its text ends.
+            // If the machine is busy, the worker may live until its text has ended.
             assert!(deaths > 0);
         }
     }
@@ -282,7 +282,7 @@ pub(crate) mod deaths {
     fn a_death_that_a_text_survived_is_in_its_statistics_and_in_the_model() {
         let model = resuming(1);
         assert!(model.worker_deaths().is_empty());
-        // The text is so long that the worker waits for its reader.
+        // This text is so long that the worker must wait for the reader.
         let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(400).stream().unwrap();
         stream.next().unwrap().unwrap();
         kill(&model);
@@ -311,7 +311,7 @@ pub(crate) mod deaths {
                 let bus = rustix::process::Signal::BUS.as_raw();
                 assert_eq!(status.and_then(|status| status.signal()), Some(bus));
             } else {
-                // Another worker reads the file's header before it is mapped.
+                // Before the file is mapped, another worker reads its header.
                 assert!(error.to_string().contains("it is incomplete"), "{error}");
             }
         }
@@ -337,7 +337,7 @@ pub(crate) mod deaths {
         let mut died = None;
         for _ in 0..3 {
             kill(&model);
-            // Pieces from before the death can still be read.
+            // Pieces that arrived before the worker's death can still be read.
             let worker = model.worker_id();
             died = stream.by_ref().find_map(|piece| match piece {
                 Ok(_) if model.worker_id() == worker => None,
@@ -362,18 +362,18 @@ pub(crate) mod deaths {
         assert_matches!(text(), Err(generate::Error::Worker(Lost::Start { .. })));
         install();
         text().unwrap();
-        // A dead worker cannot carry out a request, but the next one places the model again anyway.
+        // A worker that is dead cannot do what was requested, but the next worker places the model again anyway.
         kill(&model);
         model.request_replace(Replacement::Replan);
         text().unwrap();
     }
 
-    /// The error of a load whose worker is this shell script.
+    /// The error of a load whose worker is a shell script with these lines.
     fn load_with(patience: Duration, script: &str) -> Lost {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stub");
-        // Another process writes the file. If this process did, a child that another test starts meanwhile would keep
-        // the file open for writing, and the file could not be executed.
+        // Another process writes the file. If this process wrote it, a child that another test starts at that time
+        // would keep the file open for writing. Then the file could not be executed.
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod +x "$2""#;
         let mut shell = Command::new("sh");
         assert!(shell.args(["-c", write, "sh", script]).arg(&path).status().unwrap().success());
@@ -393,12 +393,13 @@ pub(crate) mod deaths {
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         assert_eq!(log[..], ["out", "something went wrong"]);
         assert!(error.to_string().contains("worker_main"), "{error}");
-        // A silent program that does not end is killed. The program's own children do not prolong the wait.
+        // A program that sends nothing and does not end is killed. If it has children, this does not take longer.
         let error = load_with(Duration::from_millis(200), "exec sleep 600");
         assert_matches!(error, Lost::NotAWorker { .. });
     }
 
-    /// The first message of a worker of this build. The build's name is shorter than 128 bytes and follows its length.
+    /// The first message that a worker of this build sends. The build's name comes after its length, and has fewer than
+    /// 128 bytes.
     fn hello(build: &str) -> String {
         let (message, name) = (build.len() + 1, build.len());
         format!(r"printf '\{message:03o}\000\000\000\{name:03o}{build}' >&0")
@@ -440,15 +441,15 @@ pub(crate) mod deaths {
             let model = resuming(1);
             ids.extend(model.worker_id());
             match round % 4 {
-                // The model is dropped in the middle of a sentence.
+                // The model is dropped while a sentence is being generated.
                 1 => {
                     let mut stream = model.generate(PROMPT).stream().unwrap();
                     drop(model);
                     stream.next().unwrap().unwrap();
                 }
-                // The worker is already dead.
+                // The worker is dead when the text begins.
                 2 => kill(&model),
-                // The text runs in a second worker.
+                // A second worker continues the text.
                 3 => {
                     kill(&model);
                     model.generate(PROMPT).max_tokens(2).text().unwrap();
@@ -471,7 +472,7 @@ pub(crate) mod deaths {
         if std::env::var_os(APPLICATION).is_some() {
             let model = in_worker();
             println!("worker {}", model.worker_id().unwrap());
-            // This process is killed in the middle of a sentence.
+            // This process itself is killed while a sentence is being generated.
             let mut stream = model.generate(PROMPT).stream().unwrap();
             while stream.next().is_some() {}
             loop {

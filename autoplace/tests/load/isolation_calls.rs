@@ -1,4 +1,4 @@
-//! Embedders and the vocabulary of a model in a worker behave as in this process.
+//! A model in a worker: its embedders and its vocabulary behave as in this process.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ fn embedded(path: &Path, process: Option<WorkerProcess>, texts: &[String]) -> Ve
 fn an_embedder_gives_the_vectors_of_this_process_however_many_there_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = test_support::random_weights::write(&bert(F32), folder.path());
-    // The result has more numbers than a message can hold.
+    // The result consists of more numbers than fit into one message.
     let texts: Vec<String> = (0..4200).map(|n| format!("the sea{}", " moon".repeat(n % 7))).collect();
     let there = embedded(&path, Some(worker()), &texts);
     assert_eq!(there, embedded(&path, None, &texts));

@@ -1,4 +1,4 @@
-//! Two processes that load at the same time never count the same free bytes.
+//! If two processes load at the same time, they never count the same free bytes.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,21 +15,21 @@ use autoplace::{Model, ModelBuilder};
 use serde::{Deserialize, Serialize};
 use test_support::demo_path;
 
-/// The task of another process.
+/// What another process must do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// The file of the simulated card; `None` means the machine's own card.
+    /// The file of the simulated card; with `None`, the machine's own card is used.
     card: Option<PathBuf>,
     total: u64,
-    /// The folder of the leases; `None` means the user's runtime folder.
+    /// The folder for the leases; with `None`, it is the user's runtime folder.
     leases: Option<PathBuf>,
-    /// The patience of the load; `None` means the default.
+    /// How long the load waits for others; with `None`, the default.
     patience: Option<Duration>,
-    /// Whether the process stops at the beginning of its load.
+    /// Whether the process stops when its load begins.
     stops_while_loading: bool,
 }
 
-/// The result of a load: layers on the card, and a text.
+/// What a load has led to: the number of layers on the card, and a text.
 type Outcome = (u32, String);
 
 impl Task {
@@ -38,7 +38,7 @@ impl Task {
         Self { card, total, leases, patience: None, stops_while_loading: false }
     }
 
-    /// A load that does not wait for others. In another process, it stops at the beginning.
+    /// A load that does not wait for other loads. In the other process, it stops when it begins.
     #[cfg(feature = "vulkan")]
     pub(crate) fn of_a_driver(folder: &Path) -> Self {
         let (leases, patience) = (Some(folder.join("leases")), Some(Duration::ZERO));
@@ -46,7 +46,7 @@ impl Task {
     }
 
     fn card(&self) -> SimGpu {
-        // By its address, it is the same card for all processes.
+        // The address is the same in all processes, and so they see the same card.
         let shared = self.card.as_ref().unwrap();
         card_of(self.total).pci_id("ffff:01:00.0").shared(shared).register().unwrap()
     }
@@ -66,8 +66,8 @@ impl Task {
     }
 }
 
-/// The demo model, which may use the card to the last byte. In a larger context, compute buffers would take more memory
-/// than layers.
+/// The demo model. It may use all bytes of the card. In a larger context, the compute buffers would need more memory
+/// than the layers.
 fn builder() -> ModelBuilder {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64).host_parts(HostParts::None);
     Model::builder(demo_path()).request(request.n_ctx(512)).n_threads(1)
@@ -77,7 +77,7 @@ fn text(model: &Model) -> String {
     model.generate("And it came to pass").temp(0.0).max_tokens(4).text().unwrap()
 }
 
-/// Another process with its task.
+/// Another process, and what it must do.
 pub(crate) struct Other {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -99,14 +99,14 @@ impl Other {
         Self { child, output }
     }
 
-    /// The rest of the line that begins with this word; skips the test's own output.
+    /// The rest of the line that begins with this word. Lines that the test itself has printed are skipped.
     pub(crate) fn said(&mut self, word: &str) -> String {
         let mut lines = (&mut self.output).lines().map(Result::unwrap);
         let said = lines.find_map(|line| line.split_once(word).map(|(_, said)| said.to_owned()));
         said.unwrap_or_else(|| panic!("it ended before it said {word}"))
     }
 
-    /// Lets the process drop its model and end.
+    /// Lets the process drop its model, and waits until it has ended.
     pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
@@ -119,7 +119,7 @@ fn the_other_process() {
     let Ok(task) = std::env::var(TASK) else { return };
     let task: Task = serde_json::from_str(&task).unwrap();
     let _gpu = task.card.as_ref().map(|_| task.card());
-    // Waits for the signal to end.
+    // Waits until the process may end.
     let wait = || drop(std::io::stdin().read_line(&mut String::new()));
     if task.stops_while_loading {
         let load = task.builder().progress(move |progress| {
@@ -137,8 +137,8 @@ fn the_other_process() {
     wait();
 }
 
-/// Returns the layers and the text of the demo model on the host, the size of a card with room for one and a half of
-/// this model, and the number of layers that fit on that card beside a complete model.
+/// Returns three things: the layers and the text of the demo model on the host; the size of a card that has room for
+/// one and a half of this model; and how many layers fit on that card together with a whole model.
 fn one_and_a_half() -> (Outcome, u64, u32) {
     let load = || builder().leases(Leases::none()).load().unwrap();
     let text = text(&load());
@@ -164,7 +164,7 @@ fn a_load_reports_that_others_cannot_see_it() {
     let _gpu = task.card();
     let report = || task.builder().load().unwrap().report();
     assert_eq!(report().unleased, None);
-    // A folder that others can write to is refused, because they could block the card.
+    // If others can write to the folder, it is refused, because they could block the card.
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(folder.path().join("leases"), open).unwrap();
     let said = report().to_string();
@@ -178,8 +178,8 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..8 {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
-        // In every other pair, the loads do not wait for each other. The second load then gets nothing or only the rest
-        // of the card.
+        // In every second pair, the loads do not wait for each other. In such a pair, the second load gets only what is
+        // left of the card, or nothing.
         let waits = round % 2 == 0;
         task.patience = (!waits).then_some(Duration::ZERO);
         let gpu = task.card();
@@ -191,7 +191,7 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
         let mut layers = outcomes.map(|outcome| outcome.0);
         layers.sort_unstable();
         assert_eq!(layers[1], all, "round {round}");
-        // A load that waits gets as many layers as a load that starts much later.
+        // If a load waits, it gets as many layers as if it had started much later.
         assert!(layers[0] == beside || (!waits && layers[0] < beside), "round {round}: {layers:?}");
         others.into_iter().for_each(Other::end);
         assert_eq!(gpu.shared_used(), Some(0), "round {round}");

@@ -1,4 +1,4 @@
-//! Loads and errors that do not depend on the machine.
+//! Loads and errors that are the same on every machine.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,9 @@ fn the_context_and_the_cache_type_are_the_ones_asked_for() {
     let model = Model::builder(demo_path()).n_ctx(1024).type_k(KvType::Q8_0).type_v(KvType::Q8_0).load().unwrap();
     let plan = model.placement();
     assert_eq!((plan.context.n_ctx, plan.confidence), (1024, Confidence::Probed));
-    // There are 6 blocks and 1024 cells, with K and V of 128 elements each. 32 elements take 34 bytes. Each block also
-    // has two matrices of 64 x 64 floats, one for K and one for V (llama-kv-cache.cpp, `init_rotation`).
+    // There are 6 blocks with 1024 cells. In each cell, K and V have 128 elements each. 32 elements have 34 bytes. In
+    // addition, each block has two matrices of 64 x 64 floats: one for K and one for V (llama-kv-cache.cpp,
+    // `init_rotation`).
     let kv = plan.host().unwrap().footprint.kv;
     assert_eq!(kv, 6 * 2 * (1024 * (128 / 32) * 34 + 4 * 64 * 64));
     let notes = plan.notes.join("\n");
@@ -33,7 +34,7 @@ fn an_impossible_load_is_refused_with_the_reason() {
         ("positions without a base", demo().rope(|rope| rope.freq_base = Some(0.0)), "rope_freq_base"),
         ("layers for no GPU", demo().machine(host()).n_gpu_layers(GpuLayers::Exactly(3)), "3"),
         ("another process's GPU", demo().machine(gone).leases(load::Leases::none()), "CUDA7"),
-        // A missing device must not silently move the model to the host.
+        // If a device is missing, the model must not move to the host without an error.
         ("a GPU without a device", demo().machine(host().with_gpu(gpu)), "RTX 9999"),
     ] {
         let error = builder.load().unwrap_err();
@@ -48,7 +49,8 @@ fn an_impossible_load_is_refused_with_the_reason() {
     assert_eq!(devices.len(), 1);
     assert!(devices[0].missing > 0 && devices[0].needed > mib(4));
     assert!(error.to_string().contains("missing on host"), "{error}");
-    // The error of `load` has the same methods without a conversion. The message says that no change would help.
+    // The error that `load` returns has the same methods, and need not be converted. The message says that no change
+    // would help here.
     assert!(error.is_out_of_memory() && !error.is_aborted() && !error.is_bad_file());
     assert_eq!((error.device(), error.needed()), (Some("host"), Some(devices[0].needed)));
     let advice = error.advice().expect("changes were tried").to_string();
@@ -61,7 +63,7 @@ fn error_and_builder_give_advice_and_say_so_if_there_is_none() {
         let machine = Machine::new(Host::new(gib(4)).available(gib(2)));
         Model::builder(demo_path()).machine(machine).n_ctx(20_000_000).leases(load::Leases::none())
     };
-    // A shorter context fits.
+    // With a shorter context, it would fit.
     let error = builder().plan().unwrap_err();
     let advice = error.advice().expect("changes were tried");
     let change = advice.changes.first().unwrap_or_else(|| panic!("{error}")).to_string();
@@ -134,7 +136,7 @@ fn requested_threads_are_kept() {
 fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let load = |available, allow| {
         let mut request = Request::new().n_gpu_layers(GpuLayers::Exactly(0));
-        // A plan that pages has this setting too, because rearranged weights cannot be paged from a file.
+        // If a plan pages, it has this setting too, because weights that were rearranged cannot be paged from a file.
         request.params.repack = false;
         let builder = Model::builder(demo_path()).request(request).n_threads(1);
         let host = Host::new(gib(64)).available(available).disk(1_000_000_000);
@@ -145,7 +147,7 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let plan = whole.placement();
     assert_eq!(plan.paging, None);
     let text = greedy(&whole);
-    // The host has room for everything except half of the weights.
+    // On the host, there is room for everything but half of the weights.
     let host = plan.host().unwrap();
     let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
     drop(whole);

@@ -1,5 +1,5 @@
-//! The load contract on simulated GPUs: how a load verifies itself, how it reacts to a lack of memory, and what it
-//! reports.
+//! The load contract on simulated GPUs: how a load is verified, what happens if there is not enough memory, and what is
+//! reported.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ fn registered() -> (Arc<SimGpu>, Machine) {
     (Arc::new(card(TOTAL)), load::detect().unwrap())
 }
 
-/// The demo model, planned for this machine. It may use a GPU to the last byte.
+/// The demo model, which is planned for this machine. It may use all bytes of a GPU.
 fn builder(machine: &Machine) -> ModelBuilder {
     let mut request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     request.host_parts = HostParts::None;
-    // Repacked weights are multiplied in another order, and only the same order is certain to give the same text.
+    // Repacked weights are multiplied in another order. Only with the same order is the text certain to be the same.
     request.params.repack = false;
     Model::builder(demo_path()).request(request).machine(machine.clone()).n_threads(1)
 }
@@ -34,18 +34,18 @@ fn text(model: &Model) -> String {
     model.generate(prompt).temp(0.0).max_tokens(12).text().unwrap()
 }
 
-/// The text of the CPU alone.
+/// The text that the CPU alone generates.
 fn text_of_the_cpu(machine: &Machine) -> String {
     let host = Machine::new(machine.host.clone());
     text(&builder(&host).load().unwrap())
 }
 
-/// Bytes that the plan takes of its only GPU.
+/// How many bytes the plan takes of its only GPU.
 fn on_gpu(plan: &Plan) -> u64 {
     plan.gpus().next().map_or(0, |gpu| gpu.footprint.total())
 }
 
-/// The stage at which each attempt failed.
+/// For each attempt, the stage at which it failed.
 fn stages(report: &LoadReport) -> Vec<Option<Stage>> {
     report.attempts.iter().map(|attempt| attempt.failure.as_ref().map(|failure| failure.stage)).collect()
 }
@@ -69,7 +69,7 @@ fn a_load_without_trouble_is_as_planned_as_probed_and_as_measured() {
     assert_eq!(card.taken(), Some(gpu.used()));
     let differences = (card.grown, card.beyond(), card.difference());
     assert_eq!(differences, (0, Some(0), 0));
-    // The warm-up computes the largest batch, and one token after it.
+    // The warm-up computes the largest batch, and then one token.
     let warm_up = &report.warm_up;
     assert_eq!((warm_up.tokens, warm_up.last_position), (65, 64));
     let said = report.to_string();
@@ -91,11 +91,11 @@ fn a_load_computes_as_much_as_requested() {
     let (graphs, tokens, last) = loaded(Verify::Quick);
     assert!(graphs > 0);
     assert_eq!((tokens, last), (65, 64));
-    // llama.cpp rounds the context up to a multiple of 256.
+    // llama.cpp rounds the length of the context up to a multiple of 256.
     let (_, tokens, last) = loaded(Verify::Full);
     assert_eq!((tokens, last), (512, 511));
 
-    // On the host alone, only a full verification computes.
+    // If there is only the host, nothing is computed except in a full verification.
     let host = Machine::new(machine.host.clone());
     let loaded = |verify| builder(&host).n_ctx(256).verify(verify).load().unwrap().report();
     let quick = loaded(Verify::Quick);
@@ -110,7 +110,8 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
     let (_gpu, machine) = registered();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
-    // LLaDA fills in a whole text. It has no cache, and llama_decode would assert on a request for generation.
+    // LLaDA fills in a whole text at once. It has no cache. If a text were requested token by token, llama_decode would
+    // fail an assertion.
     let llada = tiny("llada", 2, 32).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
     llada.write_sparse(&path).unwrap();
     for verify in [Verify::Quick, Verify::Full] {
@@ -125,7 +126,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
         let params = llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..<_>::default() };
         let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
         assert!(!context.has_memory());
-        // Only the flagged tokens of a text are outputs (llama-context.cpp, `encode`).
+        // Only those tokens of a text are outputs that have the flag (llama-context.cpp, `encode`).
         let mut batch = llama_sys::Batch::default();
         batch.add(1, 0, 0, false);
         batch.add(2, 1, 0, true);
@@ -161,7 +162,7 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
             let length = match (n_seq_max, unified) {
                 (1, _) => 768,
                 (n, true) => 768 / n,
-                // Each sequence has its own cache, rounded up.
+                // Each sequence has a cache of its own, whose length is rounded up.
                 (3, false) => 256,
                 _ => 512,
             };
@@ -192,13 +193,13 @@ fn memory_taken_since_the_plan_makes_a_smaller_one() {
     assert!(plan.n_gpu_layers > 0 && !plan.full_offload, "{plan}");
     assert!(gpu.used() <= on_gpu(&planned) / 2);
     assert_eq!(text(&model), text_of_the_cpu(&machine));
-    // A report is the same after serialization.
+    // If a report is serialized and read again, it is the same.
     let json = serde_json::to_string(&*report).unwrap();
     let read: LoadReport = serde_json::from_str(&json).unwrap();
     assert_eq!(read, *report);
 }
 
-/// The device, the needed and the free bytes of a load that ran out of memory.
+/// The device, the bytes that were needed and the bytes that were free, in a load that ran out of memory.
 #[track_caller]
 fn out_of_memory(error: Error) -> (String, u64, u64) {
     let text = error.to_string();
@@ -216,7 +217,8 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     let once = || builder(&machine).attempts(1);
     let planned = once().plan().unwrap();
     let (needed, device) = (on_gpu(&planned), gpu.device().name());
-    // Other programs take memory between plan and load: first one byte too much, then exactly the rest.
+    // After the plan and before the load, other programs take memory: first one byte too much, and then exactly what is
+    // left.
     gpu.set_taken(TOTAL - needed + 1);
     let error = once().load().unwrap_err();
     assert_eq!(out_of_memory(error), (device.clone(), needed, needed - 1));
@@ -226,8 +228,8 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     assert_eq!(gpu.free(), 0);
     assert_eq!(*model.placement(), planned);
     drop(model);
-    // Now the memory is taken during the load. When the progress of the first weights is reported, all weights have
-    // their memory already. The cache and the computation need the rest.
+    // This time, the memory is taken during the load. When progress is reported for the first weights, the memory for
+    // all weights is already allocated. The rest is needed for the cache and the computation.
     gpu.set_taken(0);
     let other = Arc::clone(&gpu);
     let taking = once().progress(move |progress| {
@@ -240,7 +242,7 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     assert_eq!((said, bytes), (device.clone(), needed));
     assert!(free < needed, "{free} of {needed}");
     is_empty(&gpu);
-    // If a buffer fails although there is room, llama.cpp's own error is kept.
+    // If a buffer cannot be allocated although there is room, the error stays the one from llama.cpp.
     gpu.set_taken(0);
     gpu.fail_allocation(1);
     let Error::Native(native) = once().load().unwrap_err() else { panic!("another error") };
@@ -261,7 +263,7 @@ fn after_any_failed_allocation_the_next_attempt_loads_less_and_nothing_leaks() {
         gpu.fail_allocation(n);
         let model = builder(&machine).load().unwrap();
         let report = model.report();
-        // llama.cpp itself may retry a computation that finds no room.
+        // If a computation finds no room, llama.cpp may try it again itself.
         if report.tries() > 1 {
             let (tried, layers) = (&report.attempts[0], model.placement().n_gpu_layers);
             assert!(layers < tried.n_gpu_layers, "{report}");
@@ -272,7 +274,7 @@ fn after_any_failed_allocation_the_next_attempt_loads_less_and_nothing_leaks() {
         drop(model);
         is_empty(&gpu);
     }
-    // A computation that fails in the warm-up counts as a lack of memory.
+    // If a computation fails in the warm-up, this counts as a lack of memory.
     gpu.fail_graph(1);
     let model = builder(&machine).load().unwrap();
     assert_eq!(stages(&model.report()), [Some(Stage::WarmUp), None], "{}", model.report());
@@ -284,7 +286,7 @@ fn after_any_failed_allocation_the_next_attempt_loads_less_and_nothing_leaks() {
 fn when_nothing_works_the_error_lists_every_attempt() {
     own_process!();
     let (gpu, machine) = registered();
-    // The card refuses the cache of every attempt.
+    // In every attempt, the card refuses the cache.
     let failing = |attempts| {
         let other = Arc::clone(&gpu);
         let mut is_new_attempt = false;
@@ -337,7 +339,7 @@ fn requested_layers_are_never_silently_fewer() {
 fn a_failure_without_a_lack_of_memory_is_not_tried_again() {
     own_process!();
     let (gpu, machine) = registered();
-    // Cancels in the warm-up.
+    // The load is cancelled in the warm-up.
     let mut done = 0;
     let cancelled = builder(&machine)
         .progress(move |progress| {
@@ -347,15 +349,15 @@ fn a_failure_without_a_lack_of_memory_is_not_tried_again() {
         .load();
     let error = cancelled.unwrap_err();
     assert_matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. }));
-    // Cancels while the load plans, and while the file is read. No computation runs then that could be cancelled
-    // instead.
+    // The load is cancelled while it plans, and while it reads the file. At these times, there is no computation that
+    // could be cancelled.
     for stage in [Stage::Plan, Stage::Measure, Stage::Weights] {
         let builder = builder(&machine).verify(Verify::Off);
         let cancelled = builder.progress(move |progress| progress.stage != stage).load();
         assert_matches!(cancelled, Err(Error::Native(llama_sys::Error::LoadCancelled { .. })));
     }
     is_empty(&gpu);
-    // The plan names a device that is gone.
+    // The plan contains a device that no longer exists.
     let name = gpu.device().name();
     drop(gpu);
     let error = builder(&machine).load().unwrap_err();
@@ -372,11 +374,11 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let saved = SavedPlan::new(planned.clone(), request, &header).unwrap();
     let following = || Model::builder(demo_path()).n_threads(1).machine(machine.clone()).follow(saved.clone());
-    // The memory is taken after the machine was read, so the given machine is outdated.
+    // The memory is taken after the machine was read. So what is known about the machine is no longer true.
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = following().load().unwrap_err();
     assert_matches!(error, Error::OutOfMemory { .. });
-    // If the given machine is up to date, the plan is refused before any attempt.
+    // If what is known about the machine is true, the plan is refused before the first attempt.
     let now = load::detect().unwrap();
     let error = following().machine(now).load().unwrap_err();
     assert_matches!(error, Error::SavedPlan(SavedPlanError::Changed { .. }));
@@ -386,7 +388,7 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
 fn a_load_that_took_too_much_gives_an_error_a_note_or_a_smaller_plan() {
     own_process!();
     let pools = mib(2);
-    // The caller offers only a part of the card, and the pools take more than the plan leaves of this part.
+    // The caller lends only a part of the card. The pools take more than the plan leaves of that part.
     let lent = |more: u64| {
         let gpu = card_of(TOTAL).growth(pools).register().unwrap();
         let mut machine = load::detect().unwrap();
@@ -414,7 +416,7 @@ fn a_load_that_took_too_much_gives_an_error_a_note_or_a_smaller_plan() {
     assert_eq!(text(&smaller), text_of_the_cpu(&machine));
     drop((smaller, gpu));
 
-    // If the pools have room, a second load would bring no improvement.
+    // If there is room for the pools, a second load would not be better.
     let (gpu, machine) = lent(pools);
     let same = builder(&machine).load().unwrap();
     assert_eq!(stages(&same.report()), [None]);
@@ -429,13 +431,13 @@ fn re_placing_keeps_the_contract() {
     let model = builder(&machine).load().unwrap();
     let full = model.placement();
     let before = text(&model);
-    // The earlier plan no longer fits.
+    // There is no room for the earlier plan any more.
     gpu.set_taken(TOTAL - on_gpu(&full) / 2);
     model.replace(Some(Plan::clone(&full))).unwrap();
     assert_eq!(stages(&model.report()), [Some(Stage::Check), None]);
     assert!(!model.placement().full_offload);
     assert_eq!(text(&model), before);
-    // Without a plan, the free memory decides, even if more layers fit now.
+    // If no plan is given, the free memory decides, even if more layers would fit now.
     model.replace(None).unwrap();
     assert_eq!(stages(&model.report()), [None]);
     assert!(!model.placement().full_offload);

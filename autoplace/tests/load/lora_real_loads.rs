@@ -1,6 +1,6 @@
-//! The probe with adapters and a control vector is compared with real loads of models with random weights, on simulated
-//! GPUs with their own counts. Both are equal to the byte. While adapters are added and removed, the memory in use
-//! never exceeds the probe's number.
+//! The probe, with adapters and a control vector, is compared with real loads. The models have random weights, and the
+//! simulated GPUs count their own bytes. Both have exactly the same bytes. While adapters are added and removed, no
+//! more memory is in use than the probe says.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use autoplace::memory::{ContextParams, Footprint};
 use test_support::lora::Adapter;
 use test_support::synthetic::Sketch;
 
-/// Name of the adapter's file beside the model.
+/// The name of the file with the adapter, in the model's folder.
 const ADAPTER: &str = "adapter";
 
 #[test]
@@ -28,7 +28,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
             matrix && name.ends_with(".weight") && parts.any(|part| name.contains(part))
         };
         let adapter = Adapter::new(sketch.arch).of_weights(&header, 8, TensorType::F32, takes);
-        // Mamba has none of these weights.
+        // Mamba does not have any of these weights.
         let is_empty = adapter.header().tensors().len() == 0;
         let adapter = adapter.write_random(folder, ADAPTER, 1, 0.02);
         (!is_empty).then(|| (path, NativeProbe::new(&header).unwrap().lora(&adapter).control_vector()))
@@ -36,7 +36,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
     assert!(compare_all(&test_support::random_weights::all(), &settings(), 1, with_adapter, compare) > 100);
 }
 
-/// Probes, loads and runs a model on new cards: with the adapter, without it, and with it again.
+/// Probes, loads and runs a model on new cards: first with the adapter, then without it, and then with it again.
 fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
     let (cards, probed) = probed(probe, placement, params)?;
     let planned: Vec<u64> = probed.footprints.gpus.iter().map(Footprint::total).collect();

@@ -1,9 +1,10 @@
-//! Compares plans with llama.cpp's allocations: probes, loads and the load contract, with and without simulated GPUs.
+//! Plans are compared with what llama.cpp allocates: probes, loads and the load contract, with simulated GPUs and
+//! without.
 
 #[macro_use]
 extern crate test_support;
 
-// This module is shared with the other test binary of this crate.
+// Another test binary of this crate has the same module.
 #[path = "../support/mod.rs"]
 mod support;
 

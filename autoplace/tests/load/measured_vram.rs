@@ -1,10 +1,10 @@
-//! Compares planned bytes with the numbers of `nvidia-smi` on a real card: Qwen2.5-Coder-14B-Instruct in Q4_K_M on an
-//! RTX 5060 Ti of 16 GB, llama-server with CUDA 12.4 on Windows, a context of 4096 tokens, and defaults otherwise
-//! (github.com/InventiveHQ/local-llm-benchmarks, experiments/vram-offload-cliff).
+//! Planned bytes are compared with the numbers that `nvidia-smi` shows on a real card: Qwen2.5-Coder-14B-Instruct in
+//! Q4_K_M, on an RTX 5060 Ti with 16 GB, in llama-server with CUDA 12.4 on Windows. The context has 4096 tokens, and
+//! everything else has its default (github.com/InventiveHQ/local-llm-benchmarks, experiments/vram-offload-cliff).
 //!
-//! The source's "MB" are MiB, as printed by `nvidia-smi`. In units of 10^6 bytes, the last row would be less than the
-//! weights. The source's column is the change of the card's used memory. Unlike llama.cpp's buffers, it includes the
-//! driver's share.
+//! What the source calls "MB" are MiB, because `nvidia-smi` prints MiB. If they were 10^6 bytes, the last row would be
+//! smaller than the weights. The column in the source is the difference in the memory that is used on the card.
+//! llama.cpp's buffers do not contain the share of the driver, but this difference does.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
@@ -13,14 +13,14 @@ use autoplace::plan::{GpuLayers, Planner, Request};
 use autoplace::profile::ModelProfile;
 use test_support::shapes::QWEN_14B;
 
-/// Values of `-ngl`, and the MiB in use.
+/// Values of `-ngl`, each with the MiB that are in use.
 const SWEEP: [(u32, u64); 6] = [(8, 2161), (16, 3509), (24, 4875), (32, 6241), (40, 7593), (99, 9179)];
 
-/// Memory of CUDA's context alone on an RTX 4060 Ti, the card of the same class in the previous generation (llama.cpp
-/// PR 23604). No number of the 5060 Ti itself is published. This number was chosen after the rows had shown a constant
-/// of 133 to 139 MiB.
+/// The memory of CUDA's context alone, on an RTX 4060 Ti. In the previous generation, this card had the same class
+/// (llama.cpp PR 23604). For the 5060 Ti itself, no number was published. This number was chosen after the rows had
+/// shown that the difference is always between 133 and 139 MiB.
 const CONTEXT: u64 = mib(107);
-/// cuBLAS' workspace from compute capability 9.0 on (`cublasSetWorkspace`); the 5060 Ti has 12.0.
+/// The size of cuBLAS' workspace, from compute capability 9.0 on (`cublasSetWorkspace`). The 5060 Ti has 12.0.
 const WORKSPACE: u64 = mib(32);
 
 #[test]
@@ -42,13 +42,13 @@ fn the_card_showed_footprint_context_and_workspace_in_every_row() {
         println!("{layers} layers: {:?}, {expected} expected, {measured} measured", planned.footprint);
         let off = expected.abs_diff(measured);
         assert!(off <= mib(100), "{layers} layers: off by {off} bytes");
-        // The plan keeps free at least the memory that was really taken.
+        // The plan keeps at least as much memory free as was really taken.
         let kept = footprint + planned.headroom.driver + planned.headroom.growth;
         assert!(kept >= measured, "{layers} layers: {kept} < {measured}");
         left_out.push(measured.checked_sub(footprint).unwrap());
     }
-    // The remaining bytes are the same in every row, so they are a constant such as a context, and not a share of
-    // weights, cache or compute buffers.
+    // What remains is the same in every row. So it is constant, such as a context, and it is not a share of weights,
+    // cache or compute buffers.
     let (least, most) = (left_out.iter().min().unwrap(), left_out.iter().max().unwrap());
     assert!(most - least <= mib(8), "{left_out:?}");
 }

@@ -1,5 +1,6 @@
-//! A cache of experts on a simulated card. The cache's memory is planned, probed and allocated to the byte. Texts are
-//! the same with and without the cache: in the middle of a text, in a worker, and with several sequences.
+//! A cache of experts on a simulated card. Its bytes are planned, probed and allocated, and all three are exactly the
+//! same. The texts are the same with the cache and without it: if it begins in the middle of a text, in a worker, and
+//! with several sequences.
 
 use std::path::Path;
 
@@ -14,8 +15,8 @@ use autoplace::{Isolation, Model, ModelBuilder, load};
 
 const N_CTX: u32 = 512;
 
-/// A request for all layers on cards and all experts on the host. Models compute in 32 bits, so that batches of any
-/// shape give the same numbers.
+/// A request with all layers on cards, and all experts on the host. The model computes in 32 bits, so that the numbers
+/// are the same in batches of any shape.
 fn experts_on_host(n_seq_max: u32) -> Request {
     let mut request = request().n_ctx(N_CTX * n_seq_max).n_seq_max(n_seq_max).n_ubatch(64).n_gpu_layers(GpuLayers::All);
     request.params.flash_attn = FlashAttention::Off;
@@ -27,7 +28,7 @@ fn builder(path: &Path, request: &Request, cache: MoeCache) -> ModelBuilder {
     Model::builder(path).request(request.clone()).moe_cache(cache).n_threads(1)
 }
 
-/// Checks that the plan, llama.cpp's account and the card agree on every byte.
+/// Checks that every byte is the same in the plan, in what llama.cpp counts, and on the card.
 fn agrees(model: &Model, used: u64) {
     let (plan, report) = (model.placement(), model.report());
     let [gpu] = report.gpus.as_slice() else { panic!("{report:?}") };
@@ -69,7 +70,7 @@ fn a_cache_of_any_size_changes_no_text_and_takes_the_planned_and_probed_bytes() 
         assert!((0.0..=1.0).contains(&rate));
         assert!(model.expert_uses().unwrap().total() > 0);
     }
-    // There is room for all experts, so each expert misses only once.
+    // All experts fit into the cache, so each of them has to be loaded only once.
     assert!(last < mib(40), "{last}");
 }
 
@@ -95,7 +96,7 @@ fn the_search_leaves_room_for_a_stated_cache_on_cards_of_any_size() {
                 assert!(gpu.peak() <= mib(size));
                 text(&model);
             }
-            // A small card has no room for the cache.
+            // On a small card, there is no room for the cache.
             Err(load::Error::Plan(error @ plan::Error::Memory(_))) => {
                 assert!(size <= 16 && error.to_string().contains("moe_cache is 4194304"), "{size}: {error}");
             }
@@ -105,7 +106,7 @@ fn the_search_leaves_room_for_a_stated_cache_on_cards_of_any_size() {
     assert!(cached > 1);
 }
 
-/// A machine with a fast card, a host that reads `host` bytes per second, and this link between them.
+/// A machine with a fast card and a host that reads `host` bytes per second. They are connected by this link.
 fn fast_card(host: u64, link: PcieRate) -> Machine {
     let mut machine = load::detect().unwrap();
     machine.host = machine.host.bandwidth(host);
@@ -145,18 +146,18 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let folder = tempfile::tempdir().unwrap();
     let path = random("qwen3moe", None, folder.path());
     let gpu = card(mib(24));
-    // The link is slower than the host, so a cache pays only if experts are used again soon. Tokens that are drawn by
-    // chance use other experts each time.
+    // The link is slower than the host. So a cache helps only if the same experts are soon used again. If tokens are
+    // drawn by chance, they use other experts each time.
     let machine = fast_card(1_600_000_000, PcieRate::new(1, 1).unwrap());
     let kept = folder.path().join("kept");
-    // Prompts pass the link both with and without a cache.
+    // A prompt goes over the link whether there is a cache or not.
     let request = request().n_ctx(N_CTX).workload(Workload::new(8, 200));
     let builder = || builder(&path, &request, MoeCache::Auto).machine(machine.clone()).headroom_folder(&kept);
     let model = builder().load().unwrap();
     let before = model.placement();
     let cache = before.moe_cache.unwrap_or_else(|| panic!("{before}"));
     assert!(cache.break_even.is_some_and(|hits| hits < cache.hits), "{cache:?}");
-    // Each token uses eight experts, counted over all layers.
+    // For each token, eight experts are used in all layers together.
     for seed in 0.. {
         sampled(&model, words(seed, 20), seed).temp(100.0).max_tokens(400).text().unwrap();
         if model.expert_uses().is_some_and(|uses| uses.total() > 22_000) {
@@ -166,8 +167,8 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let uses = model.expert_uses().unwrap();
     assert!(uses.hit_rate().unwrap() < cache.hits, "{uses:?} {cache:?}");
     let expected = text(&model);
-    // Both plans are compared with the hit rates that the texts have measured. The expectation of the present plan does
-    // not count.
+    // For both plans, the hit rates are used that were measured with the texts. What the current plan expected does not
+    // count.
     let better = model.better_plan().unwrap().unwrap_or_else(|| panic!("{uses:?} {before}"));
     assert!(better.gain > 0.0 && better.plan.moe_cache.is_none(), "{better:?}");
     model.replace(None).unwrap();
@@ -177,7 +178,7 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     agrees(&model, gpu.used());
     assert_eq!(text(&model), expected);
     drop(model);
-    // Later programs use the measurement too.
+    // A program that starts later uses what was measured too.
     assert!(builder().plan().unwrap().moe_cache.is_none());
 }
 
@@ -203,8 +204,8 @@ fn a_text_goes_on_with_a_cache_without_it_and_where_memory_is_short() {
     });
     assert_eq!((text, plans.len()), (expected.clone(), 0));
 
-    // Another program takes the memory that the cache would need again. A stated cache without room is an error, and
-    // the model stays where it is. A smaller plan moves the model.
+    // Another program takes the memory that the cache would need again. If the size of the cache was set and there is
+    // no room for it, that is an error, and the model stays where it is. With a smaller plan, the model moves.
     gpu.set_taken(mib(64) - gpu.used() - mib(1));
     let text = text_of(generate(), |stream, index| {
         if index == 7 {
@@ -234,7 +235,7 @@ fn four_sequences_at_once_use_the_same_cache_and_have_their_own_texts() {
     };
     let (expected, none) = texts(MoeCache::Off);
     assert_eq!(none, None);
-    // Four tokens use up to all eight experts of a layer.
+    // Four tokens may use all of a layer's eight experts.
     for size in [mib(9), mib(12)] {
         let (tokens, uses) = texts(MoeCache::Bytes(size));
         assert_eq!(tokens, expected, "with {size} bytes");
@@ -242,7 +243,7 @@ fn four_sequences_at_once_use_the_same_cache_and_have_their_own_texts() {
     }
 }
 
-/// There is no card here; the worker of `isolation_own.rs` has one.
+/// There is no card in this worker. The worker of `isolation_own.rs` has one.
 #[test]
 fn a_worker_reports_why_a_cache_of_experts_is_impossible() {
     let folder = tempfile::tempdir().unwrap();

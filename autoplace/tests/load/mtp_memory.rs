@@ -1,5 +1,5 @@
-//! Blocks for multi-token prediction are planned, probed and loaded with their exact memory, and move with the model.
-//! The simulated cards count the memory themselves.
+//! Blocks for multi-token prediction: they are planned, probed and loaded with exactly the same bytes, and they move
+//! together with the model. The simulated cards count the bytes themselves.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ use test_support::lora::Adapter;
 use test_support::prediction_heads;
 use test_support::synthetic::{Sketch, in_32_bits};
 
-/// The architectures that these tests can create and whose block for multi-token prediction can be computed.
+/// Architectures that these tests can create, and whose block for multi-token prediction can be computed.
 const PREDICTS: &str = "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qwen35 qwen35moe step35";
 
 #[test]
@@ -63,7 +63,7 @@ fn adapters_come_and_go_while_contexts_that_predict_are_made() {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     LoraAdapter::load(&model, &adapter).unwrap();
-                    // Lets a waiting thread take the lock first.
+                    // Meanwhile, a thread that waits for the lock can take it.
                     thread::sleep(Duration::from_micros(100));
                 }
             });
@@ -93,7 +93,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
                 assert_eq!(architecture, *arch);
                 continue;
             }
-            // If llama.cpp creates this model from metadata, it lacks the projection that its graph needs
+            // If llama.cpp creates this model from metadata, a projection is missing that its graph needs
             // (models/deepseek4.cpp, `load_arch_hparams`).
             Err(MtpError::NoHeads { .. }) if arch == "deepseek4" => continue,
             Err(error) => panic!("{arch}: {error}"),
@@ -108,7 +108,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
             let probed = probed.unwrap_or_else(|error| panic!("{arch}, {n}: {error}"));
             let (ours, theirs) = (estimate.footprints(n).gpus[0], probed.footprints.gpus[0]);
             assert_eq!(ours.weights, theirs.weights, "{arch}, {n} layers");
-            // If the arithmetic does not know the memory, its number is too high, never too low.
+            // If the arithmetic does not know how much memory is needed, its number is too high, and never too low.
             assert!(ours.kv <= theirs.kv);
         }
     }
@@ -155,7 +155,7 @@ fn a_re_placed_model_takes_its_block_along() {
     let folder = tempfile::tempdir().unwrap();
     let request = request(512, 1, 3);
     let _card = card(mib(64));
-    // The first model has correct drafts. The second has random weights, and its state goes back each time.
+    // The drafts of the first model are correct. The second model has random weights, so its state goes back each time.
     let models =
         [(prediction_heads::steps(folder.path()), [4, 0, 2], true), (exact("qwen35", folder.path()), [6, 0, 3], false)];
     for (path, layers, is_right) in models {
@@ -171,7 +171,7 @@ fn a_re_placed_model_takes_its_block_along() {
         assert!(!is_right || statistics.accepted_tokens == statistics.drafted_tokens);
         assert!(!is_right || statistics.accepted_tokens > 0);
         drop(session);
-        // An idle model can be re-placed, too.
+        // A model that is idle can be re-placed, too.
         model.replace(Some(plans[2].clone())).unwrap();
         let again = complete(drafted(), &model);
         assert_eq!(again, plain);
@@ -208,7 +208,7 @@ fn only_a_probe_plans_the_block_and_the_model_does_not_embed() {
     let planner = Planner::new(&profile, &machine);
     assert_matches!(planner.plan(), Err(plan::Error::Unknown { .. }));
     let plan = planner.plan_probed(&NativeProbe::new(&header).unwrap()).unwrap();
-    // The outputs are for three draft tokens and the token before them.
+    // There are outputs for three draft tokens, and for the token before these.
     assert_eq!((plan.context.mtp, plan.context.n_outputs_max), (true, 4));
     let error = Model::builder(&path).mtp(true).embeddings(Pooling::Mean).load().unwrap_err();
     assert_matches!(error, load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. })));

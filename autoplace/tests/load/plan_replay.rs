@@ -1,5 +1,5 @@
-//! A saved plan is followed exactly, or refused with a list of the changes. The tests make real loads on simulated
-//! GPUs.
+//! A saved plan is followed exactly, or it is refused with a list of what has changed. The tests make real loads on
+//! simulated GPUs.
 
 use crate::sim_support::card;
 use autoplace::gguf::Header;
@@ -18,12 +18,12 @@ fn builder() -> ModelBuilder {
     Model::builder(demo_path()).request(request()).n_threads(1)
 }
 
-/// A builder without settings, because a saved plan has them all.
+/// A builder with no settings, because a saved plan contains all of them.
 fn by_plan() -> ModelBuilder {
     Model::builder(demo_path()).n_threads(1)
 }
 
-/// A plan of the demo model for the present machine.
+/// A plan for the demo model on the machine as it is now.
 fn saved() -> SavedPlan {
     save(builder().plan().unwrap())
 }
@@ -58,7 +58,7 @@ fn a_plan_is_loaded_from_its_file_exactly_and_each_card_gets_its_layers() {
         }
         assert!(!model.generate("And it came to pass").max_tokens(8).text().unwrap().is_empty());
     }
-    // Other settings would have no effect, so they are refused instead of dropped silently.
+    // Other settings would have no effect. They are not dropped silently, but refused.
     for asked in [by_plan().n_ctx(128), by_plan().mtp(true), by_plan().draft(demo_path())] {
         assert_matches!(asked.follow(saved()).plan(), Err(load::Error::Conflict { late }) if late == "follow");
     }
@@ -85,7 +85,7 @@ fn a_plan_that_no_longer_fits_is_planned_again_if_allowed() {
     let saved = saved();
     let layers = saved.plan.n_gpu_layers;
     let replanned = |saved: &SavedPlan| by_plan().follow_or_replan(saved.clone()).load().unwrap().placement();
-    // The plan is followed as long as it fits.
+    // As long as the plan fits, it is followed.
     assert_eq!(*replanned(&saved), saved.plan);
     gpu.set_taken(mib(4));
     let plan = replanned(&saved);
@@ -95,7 +95,7 @@ fn a_plan_that_no_longer_fits_is_planned_again_if_allowed() {
     drop(gpu);
     assert_eq!(replanned(&saved).n_gpu_layers, 0);
 
-    // A plan for the host alone is planned again with the present cards.
+    // If a plan uses only the host, and is planned again, the cards of the machine are used.
     let mut on_host = save(builder().n_gpu_layers(0).plan().unwrap());
     on_host.request = request();
     on_host.plan.placements[0].footprint.weights = 1 << 50;
@@ -109,7 +109,7 @@ fn room_for_a_file_that_is_not_known_is_not_planned_again() {
     let gpu = card(mib(256));
     let saved = save(builder().draft(demo_path()).plan().unwrap());
     gpu.set_taken(mib(250));
-    // The draft model's file is not stated.
+    // The file of the draft model is not given.
     let found = changes(by_plan().follow_or_replan(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
     let plan = by_plan().draft(demo_path()).follow_or_replan(saved).plan().unwrap();
@@ -124,7 +124,7 @@ fn room_for_companions_is_requested_too() {
     let placement = saved.plan.gpus().next().unwrap();
     assert!(placement.companions > 0, "{}", saved.plan);
     assert_eq!(saved.changes(&load::detect().unwrap()), []);
-    // The free memory is exactly enough for the model alone.
+    // The free memory is exactly enough for the model by itself.
     gpu.set_taken(gpu.total() - placement.footprint.total() - placement.headroom.total());
     let found = changes(by_plan().follow(saved).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
@@ -163,20 +163,20 @@ fn weights_that_were_moved_to_the_host_are_moved_again() {
     assert!(gpu.used() < mib(64));
     drop(model);
 
-    // llama.cpp itself would match this pattern for hours.
+    // With this pattern, llama.cpp itself would search for hours.
     let hours = TensorOverride::new("(.|.|.|..)+!", Place::Gpu(0));
     saved.plan.overrides = vec![hours, moved];
     assert_eq!(by_plan().follow(saved).load().unwrap().allocated().gpus[0].weights, held);
 }
 
-/// Replaces every number and flag of the plan's parameters, one at a time. If a change passes the check, the result is
-/// a plan or an error, from llama.cpp or from us. No change ends the process.
+/// Changes every number and every flag in the parameters of the plan, one after the other. If the checks accept a
+/// change, the result is a plan, or an error from llama.cpp or from us. The process never ends.
 #[test]
 fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     own_process!();
     let _gpu = card(mib(64));
     let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
-    // The new values, in JSON notation.
+    // The new values, written as JSON.
     let values = r#"0 1 3 257 100000 999999999 2147483647 4294967295 false true "on" "off" "Q4_0" "F32" [1.0] [1e-30]"#;
     let values: Vec<serde_json::Value> = values.split(' ').map(|value| serde_json::from_str(value).unwrap()).collect();
     let mut outcomes = [0; 3];

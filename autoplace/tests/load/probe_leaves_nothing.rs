@@ -1,5 +1,5 @@
-//! Thousands of probes, successful and failed, leave the process unchanged: memory, descriptors, threads, devices,
-//! environment and log.
+//! After thousands of probes, whether they succeed or fail, the process is unchanged: its memory, descriptors, threads,
+//! devices, environment and log.
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,24 +14,25 @@ use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, Ten
 use test_support::random_weights::DIMS;
 use test_support::synthetic::Sketch;
 
-/// Number of probes per round, and of rounds. A leak shows in every round, but the allocator grows only in some rounds.
+/// The number of probes in a round. Below it is the number of rounds. A leak can be seen in every round, but the
+/// allocator's memory grows only in some rounds.
 const PROBES: usize = 1_000;
 const ROUNDS: usize = 4;
 
-/// Allowed growth in bytes. A leak of 200 bytes per probe exceeds it; the smallest object of a probe, a tensor's
-/// description, is larger than that.
+/// By how many bytes memory may grow. If each probe leaked 200 bytes, memory would grow by more. The smallest object of
+/// a probe is larger: the description of a tensor.
 const GROWTH: u64 = 200 * PROBES as u64;
 
-/// Variable that `cargo xtask sanitize` sets. The sanitizer finds leaks itself, so a few hundred probes are enough. The
-/// sanitizer keeps freed memory, so memory grows.
+/// A variable that `cargo xtask sanitize` sets. The sanitizer itself finds leaks, so some hundred probes are enough. It
+/// does not give freed memory back, so memory grows.
 const SANITIZED: &str = "AUTOPLACE_SANITIZED";
 
-/// A model of the list by title. Its random weights are not needed.
+/// The model with this title in the list. Its random weights are not needed.
 fn named(title: &str) -> Sketch {
     test_support::random_weights::all().into_iter().find(|sketch| sketch.title() == title).unwrap()
 }
 
-/// One of the probes that run in turn.
+/// One of the probes. They run in turn.
 struct Question<'a> {
     probe: &'a NativeProbe,
     gpus: Vec<&'a Gpu>,
@@ -51,7 +52,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// The resources that a probe could leak.
+/// What a probe could leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
     descriptors: usize,
@@ -76,7 +77,7 @@ impl Traces {
     }
 }
 
-/// Counts llama.cpp's log lines in `tracing`.
+/// Counts the lines of llama.cpp's log that reach `tracing`.
 struct Ear;
 
 static HEARD: AtomicUsize = AtomicUsize::new(0);
@@ -101,7 +102,7 @@ impl tracing::Subscriber for Ear {
     }
 }
 
-/// This is a single test, because another test beside it would leave its own traces.
+/// There is only one test here, because another test that runs at the same time would leave traces of its own.
 #[test]
 fn thousands_of_probes_leave_nothing_behind() {
     own_process!();
@@ -112,7 +113,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     let [large, other, tiny] =
         cards.each_ref().map(|card| Gpu::new("SIM").device(card.device().name()).total(card.total()).backend("CUDA"));
     let gone = Gpu::new("gone").device("GONE0");
-    // This model lacks a tensor that llama.cpp requires.
+    // In this model, a tensor is missing that llama.cpp requires.
     let mut broken = Sketch::new("llama", "half a block", DIMS);
     broken.ends(T::Q8_0, None);
     broken.norms(0);
@@ -128,20 +129,19 @@ fn thousands_of_probes_leave_nothing_behind() {
         Question::new(&llama, &[&large, &other], split(2).tensor_split([1.0, 1.0])),
         Question::new(&llama, &[&large], split(2).overrides([TensorOverride::new("ffn_.*", Place::Host)])),
         Question::new(&mamba, &[&other], split(2)),
-        // A card without room for the state, which a probe does not allocate.
+        // There is no room for the state on this card, but a probe does not allocate it.
         Question::new(&mamba, &[&tiny], split(2)),
-        // The remaining results are errors. llama.cpp refuses these in the middle of the load or of the creation of the
-        // context.
+        // All others lead to errors. llama.cpp refuses them in the middle of the load, or while it creates the context.
         Question::new(&broken, &[&large], split(1)),
         Question::new(&llama, &[&large], split(2)),
-        // There is no such device.
+        // This device does not exist.
         Question::new(&llama, &[&gone], split(2)),
     ];
     questions[3].params.mmap = false;
     (questions[7].params.type_v, questions[7].params.flash_attn) = (KvType::Q8_0, FlashAttention::Off);
     let ask = |n: usize| questions[n % questions.len()].ask();
 
-    // The first probes may create objects that exist once per process.
+    // The first probes may make objects that every process has once.
     let answers: Vec<Option<Breakdown>> = questions.iter().map(Question::ask).collect();
     assert!(answers.iter().enumerate().all(|(n, answer)| answer.is_some() == (n < 6)));
     for n in 0..PROBES / 5 {
@@ -152,10 +152,10 @@ fn thousands_of_probes_leave_nothing_behind() {
 
     let sanitized = std::env::var_os(SANITIZED).is_some();
     let (rounds, probes) = if sanitized { (1, PROBES / 5) } else { (ROUNDS, PROBES) };
-    // Bytes of anonymous memory of this process.
+    // How many bytes of anonymous memory this process has.
     let resident = || status("RssAnon").unwrap() << 10;
     let mut growth = Vec::new();
-    // With a leak, memory would grow in every round.
+    // If there were a leak, memory would grow in every round.
     let is_level = (0..rounds).any(|_| {
         let before = resident();
         for n in 0..probes {
@@ -167,7 +167,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     assert!(sanitized || is_level, "{growth:?} bytes");
     assert_eq!(Traces::now(), traces);
 
-    // Several threads at once get the same answers.
+    // If several threads ask at once, they get the same answers.
     std::thread::scope(|scope| {
         for thread in 0..8 {
             let (ask, answers) = (&ask, &answers);
@@ -178,7 +178,7 @@ fn thousands_of_probes_leave_nothing_behind() {
             });
         }
     });
-    // The system may still be ending the threads.
+    // Some of the threads may not have ended completely yet.
     let threads = traces.threads;
     let now = Traces::now();
     assert_eq!(Traces { threads, ..now }, traces);
@@ -186,7 +186,7 @@ fn thousands_of_probes_leave_nothing_behind() {
         assert_eq!((card.used(), card.buffers()), (0, 0));
     }
 
-    // The probes logged nothing, but a real load does.
+    // The probes have logged nothing, but a real load does log lines.
     assert_eq!(HEARD.load(Ordering::Relaxed), 0);
     drop(Model::load(folder.path().join("none.gguf"), ModelParams::default()).unwrap_err());
     let path = named("llama tied q4_k").write(folder.path());

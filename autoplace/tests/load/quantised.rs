@@ -1,5 +1,5 @@
-//! The planner's prediction of another quantisation is compared with llama.cpp's own quantiser. Every tensor of every
-//! architecture must get the same type.
+//! The planner predicts what another quantisation would look like. This is compared with llama.cpp's own quantiser. In
+//! every architecture, every tensor must get the same type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -18,11 +18,11 @@ use test_support::dims::Experts;
 use test_support::shapes::{LLAMA_8B, Shape};
 
 unsafe extern "C" {
-    /// A function of llama.h. The bindings omit it because the library does not need it.
+    /// A function of llama.h. It is not in the bindings, because the library does not need it.
     fn llama_model_quantize(from: *const c_char, to: *const c_char, params: *const llama_model_quantize_params) -> u32;
 }
 
-/// The output of the quantiser.
+/// What the quantiser has printed.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 unsafe extern "C" fn hear(_: ggml_log_level, text: *const c_char, _: *mut c_void) {
@@ -31,7 +31,7 @@ unsafe extern "C" fn hear(_: ggml_log_level, text: *const c_char, _: *mut c_void
     SAID.lock().unwrap().push_str(&text.to_string_lossy());
 }
 
-/// The number of a quantisation (llama.h, `llama_ftype`).
+/// The number of a quantisation in llama.cpp (llama.h, `llama_ftype`).
 fn file_type(quantisation: Q) -> u32 {
     match quantisation {
         Q::Q8_0 => 7,
@@ -52,37 +52,37 @@ fn file_type(quantisation: Q) -> u32 {
     }
 }
 
-/// The type that llama.cpp would give each tensor of a file, in capitals; `None` if it refuses.
+/// The type that llama.cpp would give to each tensor of a file, in capitals; `None` if it refuses the file.
 fn types(path: &Path, quantisation: Q) -> Option<BTreeMap<String, String>> {
     // SAFETY: the function has no conditions.
     let mut params = unsafe { llama_model_quantize_default_params() };
     params.nthread = 1;
     params.ftype = file_type(quantisation);
     params.allow_requantize = true;
-    // Chooses the types and prints them, but writes nothing (tools/quantize, `--dry-run`).
+    // With this, llama.cpp only chooses the types and prints them (tools/quantize, `--dry-run`).
     params.dry_run = true;
     let from = CString::new(path.to_str().unwrap()).unwrap();
     SAID.lock().unwrap().clear();
-    // SAFETY: the paths end with a NUL and outlive the call, and the parameters point to nothing else. The function
-    // returns its errors (llama-quant.cpp, `llama_model_quantize`).
+    // SAFETY: the paths end with a NUL and live longer than the call, and the parameters point to nothing else. The
+    // function returns its errors (llama-quant.cpp, `llama_model_quantize`).
     let refused = unsafe { llama_model_quantize(from.as_ptr(), c"".as_ptr(), &raw const params) } != 0;
     (!refused).then(|| SAID.lock().unwrap().lines().filter_map(tensor).collect())
 }
 
 /// Parses `[ 1/ 272] NAME - [ 576, 49152, 1, 1], type = q4_1, size = 17 MiB -> 29 MiB (q8_0)`. Returns the name and the
-/// new type at the end, or the old type if there is no new one.
+/// type: the new one at the end of the line, or the old one if there is no new type.
 fn tensor(line: &str) -> Option<(String, String)> {
     let (name, rest) = line.strip_prefix('[')?.split_once("] ")?.1.split_once(" - [")?;
     let now = rest.split_once("type =")?.1.split_once(',')?.0;
     let other = line.strip_suffix(')').and_then(|line| Some(line.rsplit_once('(')?.1));
-    // ggml writes `q6_K` and `iq4_xs`.
+    // In ggml, the names are `q6_K` and `iq4_xs`.
     Some((name.trim().to_owned(), other.unwrap_or(now).trim().to_uppercase()))
 }
 
-/// Compares a model in these quantisations. Returns whether llama.cpp supports any of them.
+/// Compares a model in each of these quantisations. Returns whether llama.cpp supports any of them.
 fn compare(case: &str, path: &Path, quantisations: &[Q], faults: &mut Vec<String>) -> bool {
     let Ok(mut profile) = ModelProfile::from_header(&Header::open(path).unwrap()) else { return false };
-    // A tensor type equal to the file's own would stay unchanged.
+    // If a tensor already had the type of the whole file, it would not be changed.
     profile.file_type = None;
     let mut any = false;
     for &quantisation in quantisations {
@@ -105,10 +105,10 @@ fn compare(case: &str, path: &Path, quantisations: &[Q], faults: &mut Vec<String
     any
 }
 
-/// Installs the log callback before any comparison.
+/// Sets the callback for the log, before anything is compared.
 fn listen() {
     Backend::init().unwrap();
-    // SAFETY: `hear` is a plain function that needs no data, and this process is this test's own.
+    // SAFETY: `hear` is a plain function that needs no data, and no other test runs in this process.
     unsafe { llama_log_set(Some(hear), null_mut()) };
 }
 
@@ -116,7 +116,8 @@ fn check(faults: &[String]) {
     assert!(faults.is_empty(), "{} tensors differ:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Small models with the widths of real small models, and with enough blocks to affect the choice of types.
+/// Small models whose widths are those of real small models. They have enough blocks to influence which types are
+/// chosen.
 fn shapes() -> Vec<Shape> {
     let small = Shape { n_vocab: 96, rope_freqs: false, ..LLAMA_8B };
     let of = |name, arch, [n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim]: [u32; 6]| Shape {
@@ -175,7 +176,7 @@ fn every_tensor_of_every_architecture_has_that_type_in_every_quantisation() {
     every_architecture(1);
 }
 
-/// Compares models of every architecture, each in one of every `one_of` quantisations.
+/// Compares models of every architecture. Each model is compared in one of every `one_of` quantisations.
 fn every_architecture(one_of: usize) {
     listen();
     let folder = tempfile::tempdir().unwrap();
@@ -194,7 +195,7 @@ fn every_architecture(one_of: usize) {
         }
     }
     check(&faults);
-    // Some architectures cannot be created by themselves.
+    // Some architectures can only be created together with another model.
     let missing: Vec<&String> = architectures.iter().filter(|arch| !compared.contains(*arch)).collect();
     assert!(missing.len() <= 4, "llama.cpp quantises no model of {missing:?}");
 }

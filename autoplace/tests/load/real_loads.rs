@@ -1,5 +1,5 @@
-//! The probe is compared with real loads of models with random weights, on simulated GPUs with their own counts. Both
-//! are equal to the byte, before and after a prompt and a token.
+//! The probe is compared with real loads. The models have random weights, and the simulated GPUs count their own bytes.
+//! Both have exactly the same bytes, before a prompt and a token are computed and after that.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use test_support::random_weights::DIMS;
 use test_support::synthetic::Sketch;
 use test_support::synthetic::block::{Block, QkNorms};
 
-/// A model of the list with random weights.
+/// The model in the list with this architecture, with random weights.
 fn model_of(arch: &str, folder: &Path) -> (PathBuf, NativeProbe) {
     let mut all = test_support::random_weights::all().into_iter();
     random(&all.find(|sketch| sketch.arch == arch).unwrap(), folder)
@@ -30,7 +30,7 @@ fn a_probe_is_the_real_load_to_the_byte() {
     compare_all(&test_support::random_weights::all(), &settings(), 1, probe, compare);
 }
 
-/// A model with folded matrices for the values and for the output of the feed-forward step.
+/// A model in which the matrices for values, and for the output of the feed-forward step, are folded.
 fn folded() -> Sketch {
     let mut sketch = Sketch::new("qwen3", "folded", DIMS);
     sketch.ends(TensorType::Q8_0, Some(TensorType::Q8_0));
@@ -48,7 +48,7 @@ fn a_probe_counts_what_llama_cpp_makes_for_weights_that_were_folded_in_their_fil
         params.mmap = false;
     }
     compare_all(&[folded()], &read, read.len(), |sketch, folder| Some(random(sketch, folder)), compare);
-    // The host maps a file once, while the probe may count its weights both for the CPU and for pinned memory.
+    // The host maps a file only once. But the probe may count its weights twice: for the CPU, and for pinned memory.
     let folder = tempfile::tempdir().unwrap();
     let (path, probe) = random(&folded(), folder.path());
     let [mapped, ..] = settings();
@@ -76,8 +76,8 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     assert_eq!((four.copies, one.copies), (4, 1));
     assert!(four.footprints.gpus[0].compute > one.footprints.gpus[0].compute);
 
-    // If there is room for only one copy of the graph, a real load of the first split takes the bytes that the probe
-    // counts for the second.
+    // If there is room for only one copy of the graph, a real load of the first split takes what the probe counts for
+    // the second.
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         card.sim.set_taken(gib(400) - sum.total());
     }

@@ -1,5 +1,5 @@
-//! Files with which llama.cpp would end the process (GGML_ASSERT, GGML_ABORT) give typed errors. The library's error
-//! names the key, and the native layer alone survives the same file too.
+//! With these files, llama.cpp would end the process (GGML_ASSERT, GGML_ABORT). Here, they lead to typed errors. The
+//! library's error contains the key. With the native layer alone, the process survives the same file too.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use autoplace::llama_sys::{self, FailureCause};
 use autoplace::{Model, load};
 use test_support::tiny::{TINY_VOCABULARY, tiny, tiny_llama, tiny_llama_without_vocabulary};
 
-/// A file of this model, in a folder that lives as long as the returned value.
+/// A file of this model. It is in a folder, which exists as long as the returned value lives.
 fn write(model: &Builder) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
@@ -23,7 +23,7 @@ fn load(model: &Builder) -> Result<Model, load::Error> {
     Model::load(path)
 }
 
-/// llama.cpp's own reason for refusing the model.
+/// The reason for which llama.cpp itself refuses the model.
 #[track_caller]
 fn cause(model: &Builder) -> FailureCause {
     let (_dir, path) = write(model);
@@ -48,7 +48,7 @@ fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
     for change in changes {
         let (_dir, path) = write(&tiny_llama());
         let (file, mut has_changed) = (path.clone(), false);
-        // At this time, llama.cpp has opened the file.
+        // When this runs, llama.cpp has already opened the file.
         let load = Model::builder(&path).progress(move |progress| {
             if progress.stage == load::Stage::Weights && !std::mem::replace(&mut has_changed, true) {
                 change(&file);
@@ -70,13 +70,13 @@ fn a_file_on_which_llama_cpp_would_assert_is_refused_by_its_key() {
         (blocks(0), "llama.block_count", assertion),
         (blocks(513), "llama.block_count", assertion),
         (blocks(u32::MAX), "llama.block_count", assertion),
-        // llama.cpp reads this key for some architectures only; the others ignore it.
+        // Only some architectures read this key in llama.cpp; the others ignore it.
         (tiny().u32("llama.nextn_predict_layers", 3), "nextn_predict_layers", None),
         (tiny().u32("llama.expert_used_count", 2), "llama.expert_used_count", assertion),
         (experts(4, 8), "llama.expert_used_count", assertion),
         (tiny().u32("llama.expert_count", 4), "llama.expert_used_count", assertion),
         (tiny().str("llama.rope.scaling.type", "bogus"), "llama.rope.scaling.type", assertion),
-        // The number of the split has another type.
+        // The number of this part of the split has the wrong type.
         (tiny().u32("split.no", 0).u16("split.count", 2), "split.no", Some(FailureCause::Refused)),
     ] {
         let error = load(&model).unwrap_err();
@@ -95,7 +95,7 @@ fn a_vocabulary_with_a_token_twice() {
     let tokens = (0..TINY_VOCABULARY).map(|n| format!("token{}", n.max(7)));
     let model =
         tiny_llama_without_vocabulary().str("tokenizer.ggml.model", "llama").array_str("tokenizer.ggml.tokens", tokens);
-    // Only llama.cpp reads whole vocabularies, so the error comes from the guard around llama.cpp.
+    // The whole vocabulary is read only by llama.cpp. So the error comes from the guard around it.
     let error = load(&model).unwrap_err();
     assert!(error.to_string().contains("id_to_token"), "{error}");
     assert_eq!(cause(&model), FailureCause::Assertion);
@@ -112,7 +112,7 @@ fn a_model_without_a_vocabulary_loads_and_says_that_it_cannot_read_text() {
 
 #[test]
 fn a_cache_whose_blocks_do_not_divide_the_heads() {
-    // Without flash attention, llama.cpp notices this only in the middle of the graph, with an assertion
+    // If attention is not fused, llama.cpp finds this out only while it builds the graph, and an assertion fails
     // (llama-kv-cache.cpp, `cpy_k`).
     let model = tiny("llama", 1, 48).str("tokenizer.ggml.model", "no_vocab").u32("llama.vocab_size", TINY_VOCABULARY);
     let (_dir, path) = write(&model);

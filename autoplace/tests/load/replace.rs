@@ -1,4 +1,4 @@
-//! A model is re-placed in the middle of a text, on simulated GPUs. The text equals that of an undisturbed run.
+//! On simulated GPUs, a model is re-placed in the middle of a text. The text is the same as without a re-placement.
 
 use crate::replace_support::{builder, generations, load, plan, replace, request, text_of};
 use crate::sim_support::card;
@@ -10,7 +10,7 @@ use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
 use test_support::{demo_path, meanwhile};
 
-/// The demo model on the host, with plans that move all or parts of it onto a card and back.
+/// The demo model on the host. Further, plans with which all of it or parts of it move onto a card, and back.
 fn on_host(request: &Request) -> (Model, Vec<Plan>) {
     let layers = [7, 5, 3, 1, 0];
     let plans = layers.map(|layers| plan(&demo_path(), request, layers));
@@ -23,7 +23,7 @@ fn a_text_goes_on_however_often_the_model_is_re_placed() {
     let request = request().n_ubatch(64);
     let cards = [card(mib(4)), card(mib(8))];
     let (model, mut plans) = on_host(&request);
-    // A plan that does not fit on a single card.
+    // This plan does not fit on one card.
     let on_both = request.clone().n_ctx(2048);
     plans.push(builder(&demo_path(), &on_both).plan().unwrap());
     assert!(plans.iter().any(|plan| plan.gpus().count() == 2));
@@ -68,15 +68,15 @@ fn four_texts_go_on_in_the_middle_of_their_prompts_and_of_a_stop_string() {
                 }
             })
         };
-        // The stop string spans several tokens, and its beginning is held back.
+        // The stop string extends over several tokens, and its beginning is kept back.
         let whole = run(false, "no such text").remove(2).text;
         let stop: String = whole.chars().skip(whole.len() * 2 / 3).take(9).collect();
         let expected = run(false, &stop);
         assert_eq!(expected[2].end.unwrap().reason, FinishReason::StopString);
         let texts = run(true, &stop);
         if unified {
-            // After the re-placement, the texts may lie in other cells of the shared cache. This changes the rounding,
-            // so the texts may differ, but they continue.
+            // After the re-placement, the texts may lie in other cells of the cache that they share. Then numbers are
+            // rounded in another way, and the texts may change. But they do continue.
             let go_on = |(text, expected): (&Completion, &Completion)| text.text.starts_with(&expected.text[..8]);
             assert!(texts.iter().zip(&expected).all(go_on), "{texts:?}, {expected:?}");
         } else {
@@ -100,7 +100,7 @@ fn calls_during_a_re_placement_wait() {
     meanwhile(by_all, || assert_eq!(generate.clone().text().unwrap(), expected));
 }
 
-/// Models of random weights produce valid characters only by chance, and stop strings may occur anywhere in them.
+/// A model with random weights writes valid characters only by chance, and a stop string may occur anywhere.
 #[test]
 fn recurrent_and_windowed_models_go_on_too() {
     own_process!();
@@ -114,7 +114,7 @@ fn recurrent_and_windowed_models_go_on_too() {
             let model = load(&path, &request, 0);
             let all = model.placement().layers();
             let plans = [all, 1, 0].map(|layers| plan(&path, &request, layers));
-            // One token begins the text, and each letter is a token.
+            // The text begins with one token, and each letter is another.
             let generate = model.generate("a".repeat(90)).seed(1).temp(1.5).max_tokens(60);
             let expected = generate.clone().text().unwrap();
             assert!(!expected.is_ascii(), "{arch}: {expected:?}");
@@ -140,7 +140,7 @@ fn the_old_model_is_released_before_the_new_one_is_loaded() {
     let planned = all.gpus().next().unwrap();
     let needed = planned.footprint.total() + planned.headroom.total();
     drop(roomy);
-    // There is room for exactly one copy.
+    // There is room for one copy, and not for more.
     let tight = card(needed);
     let model = load(&path, &request, 7);
     let mut stream = model.generate(PROMPT).max_tokens(8).stream().unwrap();

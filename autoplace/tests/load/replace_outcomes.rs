@@ -1,4 +1,5 @@
-//! No text loses a token when a re-placement is refused, fails, waits for a gain, or is requested by another thread.
+//! A re-placement is refused, fails, waits until it is worth while, or is requested by another thread. No text loses a
+//! token.
 
 use crate::replace_support::{builder, generations, load, plan, request};
 use crate::sim_support::card;
@@ -15,7 +16,8 @@ fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))
 }
 
-/// A text that is generated while the model is re-placed, and the same text of an undisturbed run.
+/// A text. The model is re-placed while it is generated, and it is compared with the text of a model that is not
+/// re-placed.
 struct Text {
     stream: TokenStream,
     text: String,
@@ -36,7 +38,7 @@ impl Text {
         self.text += &self.stream.next().unwrap().unwrap();
     }
 
-    /// Generates the text to its end, and checks that it equals the undisturbed text.
+    /// Generates the text to its end, and checks that it is the one that was expected.
     #[track_caller]
     fn end(mut self) {
         self.text.extend(self.stream.by_ref().map(Result::unwrap));
@@ -55,7 +57,8 @@ fn a_reload_that_fails_loses_nothing() {
     let generate = generations(&model, PROMPT, 30)[1].clone();
     let mut text = Text::begin(generate.clone());
     (0..4).for_each(|_| text.piece());
-    // Another program takes the card's memory, or an allocation fails although there is room; no attempt loses a token.
+    // Another program takes the memory of the card, or an allocation fails although there is room. In no attempt is a
+    // token lost.
     gpu.set_taken(mib(60));
     let taken = text.stream.replace(Some(all.clone()));
     assert_matches!(taken, Err(Error::Load(error)) if matches!(**error, load::Error::OutOfMemory { .. }));
@@ -71,7 +74,7 @@ fn a_reload_that_fails_loses_nothing() {
     assert_eq!(gpu.used(), 0);
     assert!(not_loaded(text.stream.next()));
 
-    // Another part of the application may load the model and generate.
+    // Meanwhile, another part of the application may load the model and generate.
     model.replace(None).unwrap();
     let other = generate.stream().unwrap();
     let busy = text.stream.replace(Some(all.clone()));
@@ -82,7 +85,7 @@ fn a_reload_that_fails_loses_nothing() {
     assert_eq!(replaced.before.n_gpu_layers, 7);
     text.end();
 
-    // With a missing card, no token is lost either.
+    // If the card is missing, no token is lost, either.
     let gone = model.placement();
     let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
     drop(gpu);
@@ -148,7 +151,7 @@ fn an_impossible_plan_is_refused_before_anything_is_released() {
         })
     };
     assert_eq!(run(false), run(true));
-    // One of two texts is left. A plan for one text has room for it, no matter which sequence number it has.
+    // Only one of the two texts is left. A plan for one text has room for it, whatever the number of its sequence.
     let begun = [0, 1].map(|_| session.begin(generate.clone()).unwrap());
     drop(session.step().unwrap());
     session.end(begun[0]).unwrap();
@@ -197,7 +200,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     assert_eq!((up.before.n_gpu_layers, up.after.n_gpu_layers), (0, layers));
     text.piece();
 
-    // The model's own memory counts as free.
+    // The memory that the model itself uses counts as free.
     assert!(model.better_plan().unwrap().is_none());
     assert_eq!(model.machine().gpus[0].free, mib(4), "as it was then");
     gpu.set_taken(0);
@@ -244,7 +247,7 @@ fn other_threads_can_request_a_re_placement() {
     assert_eq!(*model.placement(), all);
     assert!(text.stream.last_replaced().unwrap().is_ok());
 
-    // A refused request does not end the text.
+    // If a request is refused, the text does not end.
     let held = model.native().unwrap();
     model.request_replace(Replacement::Replan);
     text.piece();
@@ -252,13 +255,13 @@ fn other_threads_can_request_a_re_placement() {
     assert_matches!(refused, Err(Error::NativeHeld { holders: 1 }));
     drop(held);
 
-    // A failed re-placement ends the stream until the next request.
+    // If a re-placement fails, the stream ends. It continues after the next request.
     gpu.set_taken(mib(64));
     model.request_replace(Replacement::By(Box::new(all)));
     assert!(text.stream.next().unwrap().is_err());
     assert!(not_loaded(text.stream.next()));
     model.request_replace(Replacement::Replan);
     text.end();
-    // The request asked for no layers on cards.
+    // No layers on cards were asked for.
     assert_eq!(model.placement().n_gpu_layers, 0);
 }

@@ -1,5 +1,5 @@
-//! Devices of other machines. The rpc-servers are real programs on loopback; some are behind a slower link, and some
-//! die.
+//! Devices of other machines. The rpc-servers are real programs, reached over loopback. Some of them have a slow link,
+//! and some die.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +25,7 @@ use test_support::{demo_path, wait};
 
 const TOKENS: usize = 32;
 
-/// `autoplace-rpc-server` with this machine's CPU; killed when dropped.
+/// A running `autoplace-rpc-server` with this machine's CPU. When it is dropped, it is killed.
 pub(crate) struct Server {
     child: Arc<Mutex<Child>>,
     pub(crate) endpoint: String,
@@ -36,7 +36,7 @@ impl Server {
         Self::start_by(&[])
     }
 
-    /// Starts the server through another program that executes it.
+    /// Starts the server. Another program is started, which then executes the server.
     fn start_by(launcher: &[&str]) -> Self {
         let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let line = [launcher, &[env!("CARGO_BIN_EXE_autoplace-rpc-server"), &endpoint, "CPU"]].concat();
@@ -45,7 +45,7 @@ impl Server {
         Self { child: Arc::new(Mutex::new(child)), endpoint }
     }
 
-    /// A function that kills the server.
+    /// Returns a function that kills the server.
     fn end(&self) -> impl Fn() + Send + use<> {
         let child = Arc::clone(&self.child);
         move || {
@@ -55,7 +55,7 @@ impl Server {
         }
     }
 
-    /// An endpoint that reaches the server with this additional round-trip time.
+    /// An endpoint through which the server is reached. It adds this time to each round trip.
     fn behind(&self, trip: Duration) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (near, far) = (listener.local_addr().unwrap().to_string(), self.endpoint.clone());
@@ -77,7 +77,7 @@ impl Drop for Server {
     }
 }
 
-/// Forwards data with a delay.
+/// Passes data on after a delay.
 fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let _ = to.set_nodelay(true);
     let (pieces, queue) = mpsc::channel::<(Instant, Vec<u8>)>();
@@ -105,7 +105,7 @@ fn builder(endpoints: &[&str]) -> ModelBuilder {
     endpoints.iter().fold(builder, |builder, endpoint| builder.rpc(*endpoint))
 }
 
-/// A load with all layers on the servers.
+/// A load in which all layers are on the servers.
 fn everything(endpoints: &[&str]) -> ModelBuilder {
     builder(endpoints).n_gpu_layers(GpuLayers::All)
 }
@@ -118,10 +118,10 @@ fn expected() -> String {
     text(&load_demo()).unwrap()
 }
 
-/// The machine that a worker detected, with `free` bytes on each server.
+/// The machine that a worker has detected. Each server has `free` bytes.
 fn with_free(endpoints: &[&str], free: u64) -> Machine {
     let mut seen = std::iter::repeat_with(|| everything(endpoints).load().unwrap().machine());
-    // On a busy machine, there may not have been enough time to measure the link.
+    // If the machine is busy, the time may not have been enough to measure the link.
     let is_linked = |gpu: &Gpu| gpu.rates.as_ref().is_some_and(|rates| rates.link.is_some());
     let mut machine = Machine::clone(&seen.find(|machine| machine.gpus.iter().all(is_linked)).unwrap());
     machine.gpus.iter_mut().for_each(|gpu| gpu.free = free);
@@ -144,9 +144,9 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
     let machine = model.machine();
     assert!(machine.gpus.iter().all(|gpu| gpu.kind == GpuKind::Remote && gpu.rates.as_ref().unwrap().link.is_some()));
     assert_eq!(text(&model).unwrap(), expected());
-    // Only the worker connects.
+    // Only the worker has a connection.
     assert_matches!(model.better_plan(), Err(Error::Worker(Lost::Elsewhere { .. })));
-    // The worker also connects to follow the saved plan.
+    // To follow the saved plan, the worker connects too.
     let saved = SavedPlan::new(Plan::clone(&plan), Request::new(), model.header().unwrap()).unwrap();
     drop(model);
     let by_plan = Model::builder(demo_path()).n_threads(1).isolation(Isolation::Process(worker())).follow(saved);
@@ -175,7 +175,7 @@ fn servers_that_cannot_be_used_are_refused_before_anything_is_loaded() {
     assert!(busy.to_string().contains("serves one client at a time"), "{busy}");
     let far = builder(&["192.0.2.1:50052"]).load().map(drop);
     assert_matches!(far, Err(Error::UntrustedNetwork { .. }));
-    // The `main` of this program is not that of a worker, so no worker can start and nothing connects.
+    // The `main` of this program does not begin like that of a worker. So no worker can start, and nobody connects.
     let here = Model::builder(demo_path()).rpc("127.0.0.1:1").load().map(drop);
     assert_matches!(here, Err(Error::Worker(Lost::NoWorkerMain)));
 }
@@ -205,7 +205,8 @@ fn a_server_that_dies_in_a_text_is_an_error_or_the_text_goes_on_without_it() {
     }
 }
 
-/// Rounds in which a server is killed at a random moment of a load or a text. `AUTOPLACE_RPC_ROUNDS` sets their number.
+/// In each round, a server is killed at a random moment of a load or of a text. The number of rounds is in
+/// `AUTOPLACE_RPC_ROUNDS`.
 #[test]
 fn a_servers_death_at_any_time_gives_the_same_text_or_a_typed_error() {
     let rounds = std::env::var("AUTOPLACE_RPC_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
@@ -239,7 +240,7 @@ fn a_servers_death_at_any_time_gives_the_same_text_or_a_typed_error() {
             let mut said = String::new();
             for n in 0.. {
                 if n == after && victim.take().is_some() {
-                    // Chooses a server that the model uses.
+                    // Chooses one of the servers that the model uses.
                     let used = model.placement().gpus().next().unwrap().name.clone();
                     servers[endpoints.iter().position(|endpoint| *endpoint == used).unwrap()].end()();
                 }
@@ -254,7 +255,7 @@ fn a_servers_death_at_any_time_gives_the_same_text_or_a_typed_error() {
                 outcomes[0] += 1;
             }
             Err(generate::Error::Worker(Lost::Died { .. })) => outcomes[1] += 1,
-            // The server was gone before the request.
+            // The server had ended before the request.
             Err(generate::Error::Native(_) | generate::Error::Load(_)) => outcomes[2] += 1,
             Err(error) => panic!("round {round}: {error:?}"),
         }
@@ -262,9 +263,9 @@ fn a_servers_death_at_any_time_gives_the_same_text_or_a_typed_error() {
     println!("{rounds} rounds: {} texts, {} deaths, {} refused", outcomes[0], outcomes[1], outcomes[2]);
 }
 
-/// Prints a table for benches/results: the predicted and the measured time of a text, for a model of about 400 MB on
-/// one and two servers, near and far. Each server needs its own core, because two servers on the same core slow each
-/// other down.
+/// Prints a table for benches/results. It contains the predicted and the measured time of a text, for a model of about
+/// 400 MB: on one server or two, and near or far. Each server needs a core of its own. On one core, they would make
+/// each other slower.
 #[test]
 #[ignore = "measures"]
 fn predicted_beside_measured() {

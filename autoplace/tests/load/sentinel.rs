@@ -1,4 +1,4 @@
-//! Sentinels of loaded models on simulated GPUs: their reports, their cost, and their end.
+//! Sentinels that watch loaded models on simulated GPUs: what they report, what they cost, and how they end.
 //!
 //! The tests take the samples of a loaded model and replace values in them with values that a driver could report:
 //! heat, other programs, a slow GPU.
@@ -20,14 +20,14 @@ use autoplace::watch::{
 use autoplace::{Model, ModelBuilder, load};
 use test_support::{demo_path, wait};
 
-/// Time after which a test fails if the sentinel reports nothing. This does not make any test longer.
+/// If the sentinel reports nothing for this time, the test fails. No test takes longer because of this.
 const DEAD: Duration = Duration::from_secs(120);
 
 fn builder() -> ModelBuilder {
     Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1)
 }
 
-/// A sentinel with a short interval.
+/// A sentinel that takes a sample often.
 fn quick() -> SentinelBuilder {
     Sentinel::builder().interval(Duration::from_millis(1))
 }
@@ -36,7 +36,7 @@ fn next(sentinel: &Sentinel) -> Event {
     sentinel.events().recv_timeout(DEAD).expect("an event")
 }
 
-/// Generates until an event comes.
+/// Generates until there is an event.
 fn generate_until_event(model: &Model, sentinel: &Sentinel) -> Event {
     loop {
         for piece in model.generate("And it came to pass").temp(0.0).max_tokens(64).stream().unwrap() {
@@ -54,13 +54,13 @@ fn watched(model: &Model) -> Watched {
     ModelSource::new(model).watched().unwrap()
 }
 
-/// The values that replace those in a model's samples.
+/// The values that replace those in the samples of a model.
 #[derive(Default)]
 struct Script {
     device: Option<DeviceSample>,
-    /// The time that each further token seems to take.
+    /// The time that each further token takes, according to the samples.
     token_time: Duration,
-    /// Number of samples taken.
+    /// How many samples were taken.
     samples: u64,
 }
 
@@ -72,7 +72,7 @@ struct Scripted {
 
 impl Source for Scripted {
     fn watched(&mut self) -> Option<Watched> {
-        // A simulated GPU has no known speed.
+        // How fast a simulated GPU should be is not known.
         Some(Watched { depth_cost: DepthCost::default(), ..self.model.watched()? })
     }
 
@@ -91,7 +91,7 @@ impl Source for Scripted {
     }
 }
 
-/// A source that counts its samples, and those that include programs.
+/// A source of samples. It counts them, and it counts those among them that include programs.
 struct Counted(ModelSource, Arc<Mutex<[u64; 2]>>);
 
 impl Source for Counted {
@@ -139,7 +139,7 @@ fn ballast_during_a_stream_is_memory_pressure_and_its_removal_is_relief() {
     let sentinel = listening.memory_below(mib(8)).watch(&model).unwrap();
     let device = gpu.device().name();
     gpu.set_taken(gpu.free() - mib(7));
-    // Skips events about this machine's own speed, which this test does not cover.
+    // Skips events about the speed of this machine, because this test is not about them.
     let next = || loop {
         match generate_until_event(&model, &sentinel) {
             Event::Slowdown { .. } | Event::SpeedRecovered { .. } => {}
@@ -169,21 +169,21 @@ fn a_plan_says_what_must_stay_free() {
     assert_eq!((device.needed, device.notable), (headroom.growth, headroom.margin));
     assert_eq!(device.room, None, "all of it is on the GPU");
     assert!(headroom.growth > 0 && !device.spills);
-    // Under WSL, the memory that Windows moves silently must stay free.
+    // Under WSL, Windows may move memory without a message. As much as that must stay free.
     let mut machine = load::detect().unwrap();
     machine.wsl = true;
     let said = watched(&planned().machine(machine).load().unwrap());
     assert_eq!(said.devices[0].needed, mib(512));
     assert!(said.devices[0].spills);
-    // A plan without headroom needs no free memory.
+    // If a plan has no headroom, no memory need be free.
     let said = watched(&builder().n_gpu_layers(GpuLayers::Exactly(3)).load().unwrap());
     assert_eq!(said.devices[0].needed, 0);
     assert!(said.devices[0].room > Some(0));
-    // A model on the host alone is watched too.
+    // A model that is only on the host is watched too.
     let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     assert_eq!(watched(&model).devices, []);
     assert!(Sentinel::watch(&model).unwrap().is_watching());
-    // A dropped model cannot be watched.
+    // A model that was dropped cannot be watched.
     let source = ModelSource::new(&model);
     drop(model);
     let refused = Sentinel::builder().watch_source(source).map(drop);
@@ -216,7 +216,7 @@ fn generated_tokens_of_a_stream_are_counted_one_by_one() {
     let mut stream = model.generate("And it came to pass").temp(0.0).max_tokens(9).stream().unwrap();
     stream.by_ref().for_each(|piece| drop(piece.unwrap()));
     let statistics = stream.statistics();
-    // The first token comes with the prompt, which has another speed.
+    // The first token is computed together with the prompt, which has another speed.
     let (prompt, tokens) = (statistics.prompt_tokens as u64, 8);
     let depths = (1..=tokens).map(|n| prompt + n).sum();
     let expected = Generated { tokens, time: statistics.generation_time, depths };
@@ -233,15 +233,15 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
     let (source, generated) = (ModelSource::new(&model), Generated::default());
     let scripted = Scripted { model: source, script: Arc::clone(&script), generated };
     let sentinel = quick().watch_source(scripted).unwrap();
-    // Changes the script, and waits for a sample that was started after the change.
+    // Changes the script. Then waits for a sample that began after the change.
     let change = |change: &dyn Fn(&mut Script)| {
         let samples = || script.lock().unwrap().samples;
         change(&mut script.lock().unwrap());
-        // One sample may be running.
+        // One sample may already be running.
         let enough = samples() + 2;
         wait("samples", || samples() >= enough);
     };
-    // The model's own speed is learned first.
+    // First, the sentinel learns how fast the model itself is.
     for _ in 0..4 {
         model.generate("And").max_tokens(64).stream().unwrap().into_text().unwrap();
         change(&|_| {});
@@ -267,7 +267,7 @@ fn a_re_placement_ends_pressure_and_the_new_placement_is_watched() {
     let sentinel = quick().memory_below(mib(8)).watch(&model).unwrap();
     gpu.set_taken(gpu.free() - mib(7));
     assert_matches!(next(&sentinel), Event::MemoryPressure { .. });
-    // No layer fits into the remaining memory, so there is nothing to watch.
+    // In the memory that is left, there is no room for a layer. So there is nothing to watch.
     gpu.set_taken(mib(64));
     model.replace(None).unwrap();
     assert_eq!(model.placement().gpus().count(), 0);
@@ -296,7 +296,7 @@ fn an_interval_of_for_ever_is_one_sample_until_it_is_dropped() {
     let _gpu = card(mib(64));
     let model = builder().load().unwrap();
     let sentinel = Sentinel::builder().interval(Duration::MAX).watch(&model).unwrap();
-    // The channel of a panicked thread would be disconnected.
+    // If the thread had panicked, the channel would be disconnected.
     let waiting = sentinel.events().recv_timeout(Duration::from_millis(200));
     assert_eq!(waiting, Err(RecvTimeoutError::Timeout));
 }
@@ -329,7 +329,7 @@ fn three_hundred_sentinels_leave_no_thread() {
         // Some sentinels are dropped before their first sample, and some after it.
         drop(Sentinel::builder().watch(&model).unwrap());
     }
-    // The system lists a joined thread for a moment longer.
+    // After a thread was joined, the system lists it for another moment.
     wait("has no thread of theirs", || status("Threads") == before);
 }
 
@@ -346,7 +346,7 @@ fn a_plan_with_known_device_speeds_has_a_cost_of_depth() {
     let n_ctx = f64::from(model.placement().context.n_ctx);
     assert!(cost.at(0.0) < cost.at(n_ctx / 2.0));
     assert!(cost.at(n_ctx / 2.0) < cost.at(n_ctx));
-    // The cost agrees with the plan's own speed at its depth.
+    // The cost agrees with the speed that the plan states for its depth.
     let speed = model.placement().speed.clone().unwrap();
     let share = 1.0 / cost.at(f64::from(speed.depth)) / speed.tokens_per_second;
     assert!((0.99..1.01).contains(&share), "{share} {speed:?}");

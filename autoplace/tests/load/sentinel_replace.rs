@@ -1,4 +1,4 @@
-//! A watched model is re-placed automatically, in the middle of a text and while idle.
+//! A model that is watched is re-placed automatically: in the middle of a text, and while it is idle.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use autoplace::machine::mib;
 use autoplace::watch::Sentinel;
 use test_support::{demo_path, wait};
 
-/// The demo model, on any device with room.
+/// The demo model, on any devices that have room.
 fn loaded() -> Model {
     builder(&demo_path(), &request().n_ubatch(64)).attempts(4).load().unwrap()
 }
@@ -35,13 +35,14 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
     let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
-        // The next token is computed only after the request, so the text cannot end before a late request.
+        // The next token is computed only when the request has come. So the text cannot end before a request that comes
+        // late.
         let next = || sentinel.events().recv_timeout(Duration::from_secs(60)).expect(what);
         while next().advises(0.05).as_ref() != Some(&advised) {}
         text.extend(stream.next().map(Result::unwrap));
         assert!(holds(), "not {what} before the next token");
     };
-    // Another program takes all free memory, and a part of the memory that the model would need again.
+    // Another program takes all of the free memory. It also takes a part of the memory that the model would need again.
     gpu.set_taken(mib(61));
     go_on_until("placed on less", Replacement::Replan, &|| layers() < 7);
     gpu.set_taken(0);
@@ -58,10 +59,11 @@ fn an_idle_model_is_re_placed_at_once() {
     let story = model.generate(PROMPT).temp(0.0).max_tokens(16);
     let expected = story.clone().text().unwrap();
     let _sentinel = sentinel(&model);
-    // There is then no room for any layer: the model is on the host alone, and the GPU is still watched for room.
+    // Then there is no room for any layer. The model is only on the host, and the sentinel still watches whether there
+    // is room on the GPU.
     gpu.set_taken(mib(64));
     wait("is on the host", || model.placement().n_gpu_layers == 0);
-    // A request during the re-placement waits for its end.
+    // If a request comes during the re-placement, it waits until that has ended.
     assert_eq!(story.clone().text().unwrap(), expected);
     assert_eq!(gpu.used(), 0);
     gpu.set_taken(0);

@@ -1,5 +1,5 @@
-//! Loads on simulated GPUs leave no memory unused, and the rates of such cards can be measured. `fleets.rs` checks the
-//! cards' counts; `chaos.rs` checks that the text does not depend on the placement.
+//! A load on simulated GPUs leaves no memory unused, and the rates of such cards can be measured. `fleets.rs` checks
+//! what the cards count, and `chaos.rs` checks that the text is the same in every placement.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use test_support::synthetic::{Dims, Sketch};
 #[test]
 fn a_load_fits_any_free_memory_and_one_more_layer_would_not() {
     own_process!();
-    // Only whole layers are placed. With parts of layers on the host, more memory may lead to fewer layers and a faster
-    // plan.
+    // Only whole layers are placed here. If parts of layers may be on the host, then with more memory there may be
+    // fewer layers and a faster plan.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::None);
     let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
     fits_whatever_is_free((0..16).map(|n| n * mib(1)), whole, |model, _| {
@@ -58,7 +58,7 @@ fn a_card_and_the_host_are_measured_except_for_known_rates() {
         reported.push((progress.done, progress.total));
     })
     .unwrap();
-    // There is one case less for the host, because it has no link.
+    // For the host, there is one case less, because there is no link to it.
     let total = 2 * cases.len() - 1;
     let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
     assert_eq!(reported, expected);
@@ -74,7 +74,7 @@ fn a_card_and_the_host_are_measured_except_for_known_rates() {
     request.cases = vec![attention(0, 1)];
     let refused = measure_rates(&mut machine, &request, Some(1), |_| ()).unwrap_err();
     assert!(refused.to_string().contains("every size must be 1 to"), "{refused}");
-    // A load on simulated cards measures nothing by itself.
+    // A load on simulated cards does not measure anything.
     drop(Model::builder(demo_path()).n_threads(1).headroom(Headroom::Bytes(mib(1))).load().unwrap());
     let now = detect().unwrap();
     assert!(now.gpus.iter().all(|gpu| gpu.rates.is_none()));
@@ -111,12 +111,12 @@ fn a_narrow_model_is_measured_in_each_matrix_size_and_a_wide_one_in_one() {
             _ => None,
         })
     };
-    // These are the widths of SmolLM2 135M. In the order of their bytes, the feed-forward halves come first, and keys
-    // and values last.
+    // These widths are those of SmolLM2 135M. If they are sorted by their bytes, the halves of the feed-forward step
+    // come first, and keys and values come last.
     let narrow = cases("narrow", Dims::new([3, 576, 1536, 9, 3, 64, 1024]));
     let sizes = [(576, 1536), (1536, 576), (576, 576), (576, 192)].map(|(n_in, n_out)| MatrixShape::new(n_in, n_out));
     assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 1), sizes);
-    // Prompts are measured in the most common shape only.
+    // For prompts, only the most common shape is measured.
     assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 512), sizes[..1]);
     assert_eq!(heads(&narrow), Some((64, 3, 3)));
     let wide = cases("wide", Dims::new([2, 4096, 8192, 32, 32, 128, 1024]));

@@ -1,4 +1,4 @@
-//! The GGUF reader's table of tensor types is compared with that of the compiled library.
+//! The types of tensors in the GGUF reader's table are compared with those in the compiled library.
 
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::tensor_types;

@@ -1,4 +1,5 @@
-//! Tests on a real driver: the first Vulkan device, which is Mesa's software device on a machine without a card.
+//! Tests with a real driver. They use the first Vulkan device; on a machine without a card, this is Mesa's software
+//! device.
 
 use crate::depth_support::crossing;
 use crate::isolation::resuming_process;
@@ -14,7 +15,7 @@ use autoplace::watch::{ModelSource, Source};
 use autoplace::{Isolation, Model, ModelBuilder};
 use test_support::demo_path;
 
-/// The variable that names the device. Without it, ggml skips a device that computes on the CPU.
+/// The variable that selects the device. Without it, ggml ignores a device that computes on the CPU.
 const NAMED: [(&str, &str); 1] = [("GGML_VK_VISIBLE_DEVICES", "0")];
 
 macro_rules! on_a_driver {
@@ -27,7 +28,7 @@ macro_rules! on_a_driver {
 
 const LAYERS: u32 = 7;
 const TOKENS: usize = 24;
-/// Minimum number of equal tokens at the beginning of two texts, despite different rounding.
+/// How many tokens at the beginning of two texts must be equal at least, although rounding is different.
 const AGREE: usize = 8;
 
 fn request() -> Request {
@@ -61,8 +62,8 @@ fn plan_probe_and_allocation_agree_at_every_split() {
     }
 }
 
-/// The software driver (Mesa 22.3) corrupts its own heap in one run of four while computing. The worker dies, and the
-/// text continues.
+/// While it computes, the software driver (Mesa 22.3) corrupts its own heap in one of four runs. Then the worker dies,
+/// and the text continues.
 #[test]
 fn a_text_of_the_driver_is_the_hosts_for_a_while_however_often_the_driver_dies() {
     on_a_driver!();
@@ -74,7 +75,7 @@ fn a_text_of_the_driver_is_the_hosts_for_a_while_however_often_the_driver_dies()
     assert!(driver.chars().take(AGREE).eq(host.chars().take(AGREE)), "{driver:?} and {host:?}");
 }
 
-/// The model is in this process, which the driver may end.
+/// The model is in this process, so the driver may end the process.
 #[test]
 fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
     if test_support::own_process::ran_in_one_of(20, &NAMED) {
@@ -97,11 +98,12 @@ fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
     assert!(text.chars().take(AGREE).eq(host.chars().take(AGREE)), "{text:?} and {host:?}");
 }
 
-/// Host and driver round differently, so a text of both may differ from a text of either. So in each turn, a model that
-/// stays on the host answers the same conversation as the model that moves. Most of their answers begin alike.
+/// The host and the driver round in different ways. So a text that both have computed may differ from the text of
+/// either. For this reason, another model stays on the host, and in each turn it answers the same conversation as the
+/// model that moves. The beginnings of most of their answers are equal.
 #[test]
 fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
-    /// Live tokens at which the placements cross.
+    /// From this number of live tokens on, the other placement is faster.
     const CROSSING: u32 = 160;
     const TURNS: usize = 60;
     if test_support::own_process::ran_in_one_of(20, &NAMED) {
@@ -138,7 +140,7 @@ fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
         }
     }
     println!("{moved} moves, and {alike} of {TURNS} answers begin as the host's");
-    // Each conversation moves the model to the driver, and the next one moves it back.
+    // In each conversation, the model moves to the driver. In the next one it moves back.
     assert!(moved >= 8, "{moved} moves");
     assert!(alike * 10 >= TURNS * 9, "{alike} of {TURNS} answers begin as the host's");
 }
@@ -160,7 +162,8 @@ fn memory_that_another_process_is_about_to_take_is_not_free() {
     assert_eq!(load().placement().n_gpu_layers, LAYERS);
 }
 
-/// Experts are computed where they are: on the driver from its cache, or on the host, which rounds differently.
+/// Experts are computed where they lie: on the driver if they are in its cache, or on the host, which rounds in another
+/// way.
 #[test]
 fn a_cache_of_experts_on_the_driver_takes_the_planned_bytes_and_changes_no_text() {
     if test_support::own_process::ran_in_one_of(20, &NAMED) {

@@ -1,4 +1,4 @@
-//! A model that sees: the demo model with a projector of random weights, and pictures.
+//! A model that sees: the demo model, with a projector of random weights, and pictures.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,16 @@ use test_support::synthetic::{mmproj, with_axes, with_tokens};
 
 use crate::text_support::{Raw, request};
 
-/// Families of projectors that are small enough to be computed, with four rows for each picture.
+/// Families of projectors that are so small that they can be computed. Each picture has four rows.
 pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
 
-/// Rows of a picture of each of them.
+/// How many rows a picture has in each of these families.
 pub(crate) const ROWS: usize = 4;
 
-/// All families. The pictures of some have as many rows as their sizes need. Those of SmolVLM, MiniCPM-V and Step3-VL
-/// are cut into tiles, each with tokens around it. Qwen's and HunyuanVL's rows have positions of several axes. Qwen3-VL's
-/// rows are wider than the model: further blocks get their other parts.
+/// All families. In some of them, a picture has as many rows as its size requires. In SmolVLM, MiniCPM-V and Step3-VL,
+/// a picture is cut into tiles, and there are tokens around each tile. In Qwen's families and in HunyuanVL, the
+/// position of a row has several axes. In Qwen3-VL, a row is wider than the model: the other parts of the row go to
+/// further blocks.
 pub(crate) const ALL_FAMILIES: [&str; 13] = [
     "Small LLaVA",
     "Small Gemma 3",
@@ -49,7 +50,7 @@ pub(crate) fn builder(projector: &Path, request: Request) -> ModelBuilder {
     Model::builder(demo_path()).request(request).n_threads(1).mmproj(projector)
 }
 
-/// The tokens that mtmd looks up in the vocabulary for projectors that cut images into tiles (mtmd.cpp, `init_vision`).
+/// If a projector cuts images into tiles, mtmd looks up these tokens in the vocabulary (mtmd.cpp, `init_vision`).
 const AROUND_TILES: [&str; 14] = [
     "\n\n",
     "<fake_token_around_image>",
@@ -67,18 +68,18 @@ const AROUND_TILES: [&str; 14] = [
     "<patch_newline>",
 ];
 
-/// The demo model, or a model with the positions or the tokens that the projector needs, with a projector of this
-/// family, and `sequences` texts of 256 tokens.
+/// A model with a projector of this family, and with room for `sequences` texts of 256 tokens. It is the demo model, or
+/// a model with the positions or tokens that the projector needs.
 pub(crate) fn seeing(name: &str, folder: &Path, sequences: u32) -> Model {
     beside(&files(name, folder), request(256 * sequences, sequences, false), image_max_tokens(name)).load().unwrap()
 }
 
-/// A builder of the model that [`seeing`] loads, with this request.
+/// A builder for the model that [`seeing`] loads, but with this request.
 pub(crate) fn seeing_by(name: &str, folder: &Path, request: Request) -> ModelBuilder {
     beside(&files(name, folder), request, image_max_tokens(name))
 }
 
-/// The text model and the projector of this family.
+/// The files of the text model and of the projector of this family.
 pub(crate) fn files(name: &str, folder: &Path) -> (PathBuf, PathBuf) {
     let text_model = match name {
         "Small SmolVLM" | "Small MiniCPM-V" | "Small MiniCPM-V 4.6" | "Small Step3-VL" => with_tokens(&AROUND_TILES),
@@ -90,34 +91,34 @@ pub(crate) fn files(name: &str, folder: &Path) -> (PathBuf, PathBuf) {
     (random_weights::write(&text_model.in_floats(), folder), projector(name, folder))
 }
 
-/// These files in this context.
+/// A builder for these two files, with this request.
 pub(crate) fn beside(files: &(PathBuf, PathBuf), request: Request, image_max_tokens: Option<u32>) -> ModelBuilder {
     let builder = Model::builder(&files.0).request(request).n_threads(1).mmproj(&files.1);
     image_max_tokens.into_iter().fold(builder, ModelBuilder::image_max_tokens)
 }
 
-/// The limit of an image's tokens in these tests, where a family's images may have any size.
+/// The maximum number of tokens of an image in these tests, for a family whose images may have any size.
 pub(crate) fn image_max_tokens(name: &str) -> Option<u32> {
     ["Qwen", "Pixtral", "Youtu"].iter().any(|word| name.contains(word)).then_some(24)
 }
 
-/// Whether the text model has random weights too. It would repeat its likeliest token.
+/// Whether the weights of the text model are random too. Such a model would always repeat its likeliest token.
 pub(crate) fn is_random(model: &Model) -> bool {
     model.placement().model.path != Some(demo_path())
 }
 
-/// A picture of this size. Another seed is another picture.
+/// A picture of this size. With another seed, it is another picture.
 pub(crate) fn picture(width: u32, height: u32, seed: u32) -> Image {
     let noise = |at: u32| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 13) as u8;
     Image::from_rgb(width, height, (0..width * height * 3).map(noise).collect()).unwrap()
 }
 
-/// A prompt about a picture.
+/// A prompt that asks about a picture.
 pub(crate) fn about(image: &Image) -> Prompt {
     Prompt::text("In the beginning").then_media(image.clone()).then_text(" God created the heaven and")
 }
 
-/// llama.cpp's own loop over the chunks of mtmd, the last of which is a text, and `n` tokens after them.
+/// What llama.cpp's own loop computes: the chunks of mtmd, the last of which is a text, and then `n` tokens.
 pub(crate) fn their_tokens(mut raw: Raw, projector: &mut Projector, chunks: &MediaChunks, n: usize) -> Vec<Token> {
     for index in 0..chunks.len() - 1 {
         let chunk = chunks.get(projector, index).unwrap();

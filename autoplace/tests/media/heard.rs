@@ -1,4 +1,4 @@
-//! Sound: a projector of Whisper's kind with random weights, beside the demo model.
+//! Sound: the demo model, with a projector that is built like Whisper's and has random weights.
 
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::{FlashAttention, MediaPart, Projector, ProjectorParams};
@@ -18,7 +18,8 @@ fn heard(sound: &Sound) -> Prompt {
     Prompt::text("In the beginning").then_media(sound.clone()).then_text(" God created")
 }
 
-/// Samples at 16 kHz: a tenth of a second, a second, and more than the 30 seconds that are encoded at once.
+/// Numbers of samples at 16 kHz: for a tenth of a second, for a second, and for more than 30 seconds. At most 30
+/// seconds are encoded at once.
 const LENGTHS: [u32; 3] = [1_600, 16_000, 16_000 * 31];
 
 #[test]
@@ -47,14 +48,14 @@ fn a_sound_is_resampled_and_the_text_about_it_is_llama_cpps() {
         let raw = Raw::new(&native, 1024);
         assert_eq!(ours.tokens, their_tokens(raw, &mut theirs, &chunks, 24), "{samples} samples");
 
-        // The same tone at another rate is another sound, of as many rows.
+        // At another rate, the same tone is another sound, but it has as many rows.
         let other = complete(greedy(&model, heard(&tone(48_000, samples * 3))), &model).statistics();
         assert_eq!(other.media_tokens, ours.statistics().media_tokens, "{samples} samples");
         assert!(other.encoded_media >= 1);
     }
 }
 
-/// On the card and in the worker the weights are not rearranged for the CPU, as on the host here.
+/// Nowhere are the weights rearranged for the CPU: neither on the host, nor on the card, nor in the worker.
 #[test]
 fn the_text_about_a_sound_on_a_card_and_in_a_worker_is_that_of_the_host() {
     own_process!();

@@ -1,9 +1,9 @@
-//! Images and sound: prompts and conversations with pictures, on the demo model beside projectors with random weights.
+//! Images and sound: prompts and conversations with pictures, with the demo model and projectors of random weights.
 
 #[macro_use]
 extern crate test_support;
 
-// Shared with the other binaries of this crate's tests.
+// Other test binaries of this crate have the same module.
 #[path = "../support/mod.rs"]
 mod support;
 

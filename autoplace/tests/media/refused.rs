@@ -1,4 +1,4 @@
-//! A picture or sound that the model cannot take is an error that says why, and disturbs no other text.
+//! If the model cannot accept a picture or a sound, there is an error with the reason, and no other text is disturbed.
 
 use autoplace::chat::{ChatTemplate, Part};
 use autoplace::generate::{Error, Prompt, Speculation, WhenFull};
@@ -42,7 +42,7 @@ fn what_a_prompt_with_a_picture_cannot_do_is_an_error_that_says_so() {
     assert!(matches!(shifts.text(), Err(Error::CannotShift { .. })));
     let long = Prompt::text("word ".repeat(250)).then_media(image.clone()).then_text(".");
     assert!(matches!(greedy(&model, long).text(), Err(Error::PromptTooLong { .. })));
-    // Nothing of that has changed the model.
+    // The model has not been changed by any of these errors.
     complete(greedy(&model, about(&image)), &model);
 }
 
@@ -54,7 +54,7 @@ fn pictures_that_alone_fill_the_context_are_refused_by_their_sizes() {
         let pictures = (0..count).map(|seed| picture(30, 20, seed));
         pictures.fold(Prompt::text("Look:"), Prompt::then_media).then_text("What are these?")
     };
-    // The error counts the same tokens as `count_tokens`, which prepares the pictures.
+    // The error contains the same number of tokens as `count_tokens`, which prepares the pictures.
     let most = 256 / u32::try_from(ROWS).unwrap();
     let tokens = model.count_tokens(of(most + 4)).unwrap();
     let refused = greedy(&model, of(most + 4)).text().unwrap_err();

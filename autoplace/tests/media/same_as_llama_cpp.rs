@@ -1,4 +1,5 @@
-//! Prompts with pictures equal those of llama.cpp's own mtmd: the tokens, the rows, the positions, the texts.
+//! Prompts with pictures are the same as those of llama.cpp's own mtmd: their tokens, their rows, their positions and
+//! their texts.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::eyes::{ALL_FAMILIES, about, beside, files, image_max_tokens, is_rando
 use crate::sim_support::card;
 use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, request, sampled, worker};
 
-/// The projector as llama.cpp loads it beside the model.
+/// The projector, which llama.cpp itself loads for the model.
 fn theirs(family: &str, model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
     let native = model.native().unwrap();
     let params = ProjectorParams {
@@ -37,10 +38,10 @@ fn seen(image: &Image) -> MediaPart<'_> {
     MediaPart::Image { width: image.width(), height: image.height(), rgb: image.rgb() }
 }
 
-/// The context, in tokens: room for three slices of MiniCPM-V 4.6.
+/// The number of tokens in the context. There is room for three slices of MiniCPM-V 4.6.
 const N_CTX: u32 = 512;
 
-/// Sizes of three shapes, and one that is cut into several tiles.
+/// Sizes of pictures: three with different shapes, and one that is cut into several tiles.
 const SIZES: [(u32, u32); 4] = [(30, 30), (90, 40), (17, 120), (300, 200)];
 
 #[test]
@@ -59,7 +60,7 @@ fn the_tokens_of_a_prompt_are_mtmds_and_each_row_is_one_negative_token() {
     }
 }
 
-/// The tokens of mtmd's chunks; `None` for each row.
+/// The tokens in the chunks of mtmd. There is a `None` for each row.
 fn their_prompt(projector: &Projector, parts: &[MediaPart<'_>]) -> Vec<Option<Token>> {
     let chunks = projector.tokenize(parts, true).unwrap();
     let mut expected: Vec<Option<Token>> = Vec::new();
@@ -73,7 +74,7 @@ fn their_prompt(projector: &Projector, parts: &[MediaPart<'_>]) -> Vec<Option<To
     expected
 }
 
-/// Our tokens of a prompt; `None` for each row.
+/// Our tokens for a prompt. There is a `None` for each row.
 fn our_prompt(model: &Model, prompt: Prompt) -> Vec<Option<Token>> {
     let tokens = model.tokenize(prompt).unwrap();
     tokens.iter().map(|token| Some(*token).filter(|token| *token >= 0)).collect()
@@ -93,14 +94,14 @@ fn the_second_picture_of_a_prompt_has_the_tokens_and_the_number_that_mtmd_gives_
     }
 }
 
-/// The text of llama.cpp's own loop over the chunks of mtmd.
+/// The text that llama.cpp's own loop generates from the chunks of mtmd.
 fn their_text(family: &str, model: &Model, folder: &Path, parts: &[MediaPart<'_>], n: usize) -> Vec<Token> {
     let (native, mut projector) = theirs(family, model, folder);
     let chunks = projector.tokenize(parts, true).unwrap();
     their_tokens(their_raw(model, &native), &mut projector, &chunks, n)
 }
 
-/// llama.cpp's own loop: greedy, or by chance if all weights are random.
+/// llama.cpp's own loop. It is greedy, or random if all weights are random.
 pub(crate) fn their_raw(model: &Model, native: &llama_sys::Model) -> Raw {
     let raw = Raw::new(native, N_CTX);
     if !is_random(model) {
@@ -128,7 +129,7 @@ fn the_text_about_a_picture_is_llama_cpps_token_for_token() {
     }
 }
 
-/// A request for 24 tokens, greedy or by chance as in [`their_raw`].
+/// A request for 24 tokens. It is greedy or random, as in [`their_raw`].
 pub(crate) fn asked(model: &Model, prompt: Prompt) -> GenerateRequest {
     match is_random(model) {
         true => sampled(model, prompt, SEED).max_tokens(24),
@@ -172,7 +173,7 @@ fn hunyuan_vl_is_told_the_number_of_each_picture() {
     assert_eq!(complete(asked(&model, prompt.then_text(" God created")), &model).tokens, expected);
 }
 
-/// On the card and in the worker the weights are not rearranged for the CPU, as on the host here.
+/// Nowhere are the weights rearranged for the CPU: neither on the host, nor on the card, nor in the worker.
 #[test]
 fn the_text_about_a_picture_on_a_card_and_in_a_worker_is_that_of_the_host() {
     own_process!();

@@ -1,5 +1,5 @@
-//! A picture that was seen before is neither encoded nor computed again: in later turns, by other texts, after a text
-//! was forked or rolled back.
+//! A picture that was seen before is not encoded again and not computed again: in later turns, in other texts, and
+//! after a text was forked or rolled back.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn the_second_question_about_a_picture_computes_only_the_question() {
         let second = ask(&mut chat, [Part::text("And what else?")]);
         assert_eq!((second.media_tokens, second.encoded_media), (ROWS, 0), "{family}");
         assert!(second.cached_tokens >= first.prompt_tokens, "{family}: {second:?}");
-        // The third turn shows the same picture again: its rows are computed, and not encoded.
+        // In the third turn, the same picture is in the message again. Its rows are computed, but it is not encoded.
         let third = ask(&mut chat, [Part::image(image), Part::text("And this?")]);
         assert_eq!((third.media_tokens, third.encoded_media), (2 * ROWS, 0), "{family}");
         assert!(third.cached_tokens >= second.prompt_tokens, "{family}: {third:?}");
@@ -79,7 +79,7 @@ fn eight_texts_about_one_picture_encode_it_once() {
     }
 }
 
-/// A model whose pictures have up to 1,024 rows, and a picture with 1,024 rows.
+/// A model in which a picture may have up to 1,024 rows, and a picture that has as many.
 fn detailed(folder: &Path, sequences: u32, kv_unified: bool) -> (Model, Image) {
     let files = files("Small Qwen2-VL", folder);
     let request = request(1536 * sequences, sequences, kv_unified);
@@ -87,7 +87,7 @@ fn detailed(folder: &Path, sequences: u32, kv_unified: bool) -> (Model, Image) {
     (model, picture(28 * 32, 28 * 32, 8))
 }
 
-/// Tokens that were computed for a text before its first one: work that does not depend on the machine.
+/// How many tokens were computed for a text before its first one. This work is the same on every machine.
 fn computed(statistics: &Statistics) -> usize {
     statistics.prompt_tokens - statistics.cached_tokens
 }
@@ -105,7 +105,7 @@ fn the_second_question_about_a_picture_of_a_thousand_tokens_is_a_tenth_of_the_fi
         assert_eq!((first.cached_tokens, second.encoded_media), (0, 0));
         assert!(computed(&first) > 1024);
         assert!(computed(&second) * 10 <= computed(&first), "{second:?} after {first:?}");
-        // Another question about the same picture, in a conversation of its own.
+        // Another question about the same picture, in a separate conversation.
         let mut other = chat_of(&model, engine.as_ref());
         let other = ask(&mut other, [Part::image(image.clone()), Part::text("Is it large?")]);
         assert_eq!(other.encoded_media, 0);
@@ -120,7 +120,7 @@ fn times_to_the_first_token_of_the_first_and_of_the_second_question() {
     let (model, image) = detailed(folder.path(), 1, false);
     let until_first = |statistics: &Statistics| statistics.first_token_latency.unwrap();
     for round in 0..5 {
-        // Another picture in each round.
+        // In each round, there is another picture.
         let mut rgb = image.rgb().to_vec();
         rgb[0] = round;
         let image = Image::from_rgb(image.width(), image.height(), rgb).unwrap();
@@ -211,7 +211,7 @@ fn a_model_in_a_worker_sees_the_same_and_remembers_it() {
         (first.0.raw, second.0.raw)
     });
     assert_eq!(replies[0], replies[1]);
-    // Texts that run at once about one picture: it is sent once, and each says the same as alone.
+    // Several texts about one picture run at once. It is sent only once, and each text is the same as alone.
     let several = builder(&path, request(256, 3, false)).isolation(Isolation::Process(worker())).load().unwrap();
     let engine = Engine::new(&several).unwrap();
     let texts: Vec<_> = (0..5).map(|_| engine.submit(greedy(&several, about(&image))).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Texts about pictures in a prompt store: they go on after a restart, and after others have taken their place, and the
-//! picture is not encoded again.
+//! Texts about pictures, in a prompt store. They continue after a restart, and after other texts have taken their
+//! place. The picture is not encoded again.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use autoplace::{Image, Isolation, Model, memory};
 use crate::eyes::{picture, seeing_by};
 use crate::text_support::{Completion, SEED, complete, request, sampled, worker};
 
-/// Rows in the order of their tokens, a picture whose rows see each other, and three kinds of positions of several
-/// axes.
+/// Families in which rows have the order of their tokens, in which the rows of a picture see each other, and in which
+/// positions have several axes (three kinds).
 const FAMILIES: [&str; 5] = ["Small LLaVA", "Small Gemma 3", "Small Qwen2-VL", "Small Qwen2.5-VL", "Small Qwen3-VL"];
 
 const BEFORE: &str = "In the beginning God created the heaven and the earth. And God said, Let there be light: and \
@@ -21,7 +21,7 @@ const AFTER: &str = " And the earth was without form, and void; and darkness was
                      Spirit of God moved upon the face of the waters.";
 const NEXT: &str = " And God saw the light, that it was good: and God divided the light from the darkness.";
 
-/// One sequence, with attention that rounds alike whatever is computed together.
+/// There is one sequence. Attention is rounded in the same way, whatever is computed together.
 fn exact() -> Request {
     let mut request = request(1024, 1, false).n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
@@ -65,7 +65,7 @@ fn a_text_about_a_picture_goes_on_after_a_restart_as_without_a_store() {
         let model = load(family, folder.path(), Some(&in_folder(&files)));
         let again = text(&model, next());
         assert_eq!(again.tokens, expected[1], "{family}: {:?}", again.statistics());
-        // All of the first prompt is there, the rows of the picture too.
+        // The whole first prompt was restored, including the rows of the picture.
         let (first, again) = (first.statistics(), again.statistics());
         assert_eq!(again.encoded_media, 0, "{family}: {again:?}");
         assert!(again.media_tokens >= 4 && again.media_tokens == first.media_tokens, "{family}: {again:?}");
@@ -81,7 +81,7 @@ fn a_text_about_a_picture_goes_on_when_others_have_taken_its_place() {
     for family in FAMILIES {
         let folder = tempfile::tempdir().unwrap();
         let store = PromptStore::new(64 << 20);
-        // Without a store every picture would be encoded again.
+        // Without a store, every picture would have to be encoded again.
         let builder = seeing_by(family, folder.path(), exact()).prompt_store(store.clone()).media_cache(0);
         let model = builder.load().unwrap();
         let images = [1, 2, 3].map(|seed| picture(60, 40, seed));
@@ -103,7 +103,7 @@ fn only_the_same_picture_of_the_same_size_from_the_same_projector_is_restored() 
         let files = folder.path().join("store");
         let image = picture(90, 40, 3);
         let model = load(family, folder.path(), Some(&in_folder(&files)));
-        // Some projectors have a token in front of the rows.
+        // In some families, there is a token before the rows.
         let before = model.tokenize(about(&image)).unwrap().iter().position(|token| *token < 0).unwrap();
         text(&model, about(&image));
         drop(model);
@@ -113,13 +113,13 @@ fn only_the_same_picture_of_the_same_size_from_the_same_projector_is_restored() 
             statistics.restored_tokens
         };
         let model = load(family, folder.path(), Some(&in_folder(&files)));
-        // The words before another picture are restored, and nothing of the picture.
+        // The words before the other picture are restored, but nothing of the picture is.
         assert_eq!(restored(&model, about(&picture(90, 40, 4))), before, "{family}");
         drop(model);
-        // Other limits make other rows of the same pixels, some of which have the same numbers.
+        // With another limit, the same pixels have other rows. Some of these have the same numbers.
         let builder = seeing_by(family, folder.path(), exact()).image_max_tokens(12).prompt_store(in_folder(&files));
         assert_eq!(restored(&builder.load().unwrap(), about(&image)), before, "{family}");
-        // And so does another projector.
+        // With another projector too, the rows are others.
         let path = folder.path().join("mmproj.gguf");
         let builder = seeing_by(family, folder.path(), exact()).prompt_store(in_folder(&files));
         let mut bytes = std::fs::read(&path).unwrap();

@@ -1,4 +1,5 @@
-//! A projector on a real driver: the first Vulkan device, which is Mesa's software device on a machine without a card.
+//! A projector with a real driver. The tests use the first Vulkan device; on a machine without a card, this is Mesa's
+//! software device.
 
 use autoplace::llama_sys::{Backend, FlashAttention, Projector, ProjectorParams};
 use autoplace::load::Verify;
@@ -11,18 +12,19 @@ use crate::eyes::{ALL_FAMILIES, about, beside, files, image_max_tokens, picture,
 use crate::same_as_llama_cpp::{asked, parts, their_raw};
 use crate::text_support::{complete, greedy, request, worker};
 
-/// ggml skips a device that computes on the CPU unless it is named.
+/// Without this variable, ggml ignores a device that computes on the CPU.
 const NAMED: [(&str, &str); 1] = [("GGML_VK_VISIBLE_DEVICES", "0")];
 
-/// The software driver (Mesa 22.3) corrupts its own heap in one run of four while it computes.
+/// How often a test is tried. While it computes, the software driver (Mesa 22.3) corrupts its own heap in one of four
+/// runs.
 const ATTEMPTS: u32 = 20;
 
-/// Minimum number of equal tokens of host and driver, despite different rounding.
+/// How many tokens of the host and of the driver must be equal at least, although rounding is different.
 const AGREE: usize = 4;
 
 const N_CTX: u32 = 512;
 
-/// The text model and the projector of a family, on the driver or on the host.
+/// A builder for the text model and the projector of a family. The projector is on the driver or on the host.
 fn builder(family: &str, files: &(std::path::PathBuf, std::path::PathBuf), on_driver: bool) -> ModelBuilder {
     let layers = if on_driver { GpuLayers::All } else { GpuLayers::Exactly(0) };
     let request = request(N_CTX, 1, false).headroom(Headroom::Tight).n_gpu_layers(layers);
@@ -102,7 +104,7 @@ fn the_text_about_a_picture_on_the_driver_is_llama_cpps_for_the_other_families()
     each_alone(&families.collect::<Vec<_>>(), is_the_same);
 }
 
-/// The driver may end the worker, and the text goes on.
+/// The driver may end the worker, but the text continues.
 #[test]
 fn the_text_about_a_picture_on_the_driver_and_in_a_worker_is_the_hosts_for_a_while() {
     if ran_in_one_of(ATTEMPTS, &NAMED) {

@@ -1,4 +1,5 @@
-//! The place of a projector: in the plan, on a card, in the middle of an answer about a picture.
+//! Where a projector is: according to the plan, on a card, and when it moves in the middle of an answer about a
+//! picture.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use crate::text_support::{Texts, complete, greedy, request};
 fn rows_that_see_each_other_raise_n_ubatch_in_the_plan_and_the_plan_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mmproj.gguf");
-    // 64 x 64 patches, of which 16 are one row.
+    // There are 64 x 64 patches, and 16 of them become one row.
     mmproj::gemma3_at(896, 256).write_sparse(&path).unwrap();
     let plan = |n_ubatch| Model::builder(demo_path()).request(Request::new().n_ubatch(n_ubatch)).mmproj(&path).plan();
     let raised = plan(64).unwrap();
@@ -61,8 +62,8 @@ fn a_projector_lies_on_the_card_as_planned_and_nothing_of_it_stays() {
     }
 }
 
-/// Loads with a projector of this family on the host or on the card, and a picture that is as large as it may be.
-/// Compares the plan with llama.cpp's account, and that with the card.
+/// Loads the model with a projector of this family on the host or on the card, and computes the largest picture that is
+/// allowed. Compares the plan with what llama.cpp counts, and that with what the card counts.
 fn takes_what_was_planned(files: &(PathBuf, PathBuf), family: &str, card: &SimGpu, layers: u32, flash: FlashAttention) {
     let mut request = request(1024, 1, false).n_gpu_layers(GpuLayers::Exactly(layers));
     request.params.flash_attn = flash;
@@ -75,7 +76,7 @@ fn takes_what_was_planned(files: &(PathBuf, PathBuf), family: &str, card: &SimGp
         None => assert_eq!((planned.host, planned.gpu.total()), (allocated.host, 0), "{what}"),
         Some(gpu) => {
             assert_eq!(planned.gpu, gpu, "{what}");
-            // Each tensor passes through the host's memory before its buffers are used.
+            // Before its buffers are used, each tensor passes through the memory of the host.
             let largest = headers.tensors().map(autoplace::gguf::Tensor::bytes).max().unwrap();
             assert_eq!(planned.host.compute, allocated.host.compute.max(largest), "{what}");
         }
@@ -98,7 +99,7 @@ fn projectors_take_to_the_byte_what_was_planned_in_52_loads() {
     own_process!();
     let card = card(4 << 30);
     let mut loads = 0;
-    // All but one of the two that differ least.
+    // All families but one: two are nearly the same.
     let families = ALL_FAMILIES.into_iter().filter(|family| *family != "Small Qwen2-VL");
     for family in families.chain(["Small Ultravox"]) {
         let folder = tempfile::tempdir().unwrap();
@@ -131,9 +132,10 @@ fn images_of_youtu_vl_have_at_most_4096_tokens_unless_the_user_says_more() {
     assert!(!model.report().notes.iter().any(|note| note.contains("scaled")), "{}", model.report());
 }
 
-/// Random cards, and a picture that is as large as it may be: one attempt, and no card takes more than was planned with
-/// its headroom. After a quick warm-up the buffers of the text model may grow for a few numbers of rows, as for texts
-/// (docs/load-contract.md); after a full one nothing grows, but for Qwen3-VL. The projector's never grow.
+/// Random cards, and the largest picture that is allowed. There is one attempt, and no card takes more than was planned
+/// together with the headroom. After a quick warm-up, the buffers of the text model may grow for a few numbers of rows,
+/// as they may for texts (docs/load-contract.md). After a full warm-up, nothing grows. The buffers of the projector
+/// never grow.
 fn fleets(numbers: Range<u64>) {
     let folders: Vec<_> = ALL_FAMILIES.iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let all: Vec<_> = ALL_FAMILIES.iter().zip(&folders).map(|(family, folder)| files(family, folder.path())).collect();
@@ -230,7 +232,7 @@ fn an_answer_about_a_picture_goes_on_after_a_re_placement() {
     texts.run(&mut session);
     assert_eq!(texts.of(text).tokens, alone.tokens);
     drop(session);
-    // The picture is known, and another is encoded by the projector in its new place.
+    // This picture is already known. Another picture is encoded by the projector, in its new place.
     let again = complete(greedy(&model, about(&image)), &model);
     assert_eq!((again.statistics().encoded_media, &again.tokens), (0, &alone.tokens));
     assert_eq!(complete(greedy(&model, about(&picture(60, 40, 4))), &model).statistics().encoded_media, 1);

@@ -1,4 +1,5 @@
-//! Plans with two placements that cross at a made-up depth, shared by the tests of models that follow the depth.
+//! Plans with two placements, which cross at a depth that the tests choose. Tests use them whose models follow the
+//! depth.
 
 use std::path::Path;
 
@@ -6,9 +7,9 @@ use autoplace::gguf::Header;
 use autoplace::plan::{Plan, Request, SavedPlan};
 use serde_json::json;
 
-/// A saved plan that begins with the placement `shallow`, and has `deep` for `crossing` and more live tokens. On its
-/// own side of the crossing, a placement takes a thousandth of the time of the other one, which takes a second for each
-/// token. So a prompt of a few tokens justifies a move.
+/// A saved plan. It begins with the placement `shallow`; from `crossing` live tokens on, it has the placement `deep`.
+/// On its own side of the crossing, a placement takes a thousandth of the time of the other. The other takes a second
+/// for each token. So a move is worth while even for a prompt of a few tokens.
 pub(crate) fn crossing(path: &Path, request: &Request, [shallow, deep]: [&Plan; 2], crossing: u32) -> SavedPlan {
     let (fast, slow) = (0.001, 1.0);
     let at = |depth: u32, here: f64, there: f64| json!({"depth": depth, "token": [here, there], "prompt_token": [here, there]});
@@ -23,6 +24,6 @@ pub(crate) fn crossing(path: &Path, request: &Request, [shallow, deep]: [&Plan; 
     });
     let plan = serde_json::from_value(plan).unwrap();
     let saved = SavedPlan::new(plan, request.clone(), &Header::open(path).unwrap()).unwrap();
-    // The plan is read like a file, so the made-up values must pass the checks.
+    // The plan is read as from a file. So the values that the tests have chosen must pass the checks.
     SavedPlan::from_json(&saved.to_json().unwrap()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Code that the test binaries of this crate share. Code that other crates share too is in `test-support`.
+//! Code that the test binaries of this crate have in common. Code that other crates need too is in `test-support`.
 
 #![allow(dead_code, reason = "each binary uses its part")]
 

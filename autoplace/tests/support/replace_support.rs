@@ -1,4 +1,4 @@
-//! Simulated cards, plans for them, and texts, shared by the tests of re-placing a model.
+//! Simulated cards, plans for them, and texts. The tests that re-place a model share them.
 
 use std::path::Path;
 
@@ -10,39 +10,39 @@ use autoplace::{Model, ModelBuilder};
 
 use super::text_support::{Completion, texts_of};
 
-/// A request whose headroom covers the growth of buffers in a warm-up. Nothing is repacked, so that host and cards
-/// compute the same bits.
+/// A request with enough headroom for buffers that grow in a warm-up. Nothing is repacked, so that the host and the
+/// cards compute the same bits.
 pub(crate) fn request() -> Request {
     let mut request = Request::new().headroom(Headroom::Bytes(256 << 10));
     request.params.repack = false;
     request
 }
 
-/// A load with a single attempt, so that a lack of memory is an error and not another plan.
+/// A load with only one attempt. If there is not enough memory, the result is an error, and not another plan.
 pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
     Model::builder(path).request(request.clone()).n_threads(1).attempts(1)
 }
 
-/// A plan with `layers` layers on cards, for the memory that is free now.
+/// A plan for the memory that is free now, with `layers` layers on cards.
 pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
     let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).plan().unwrap()
 }
 
-/// Loads the model as [`plan`] plans it.
+/// Loads the model with the plan that [`plan`] makes.
 pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
     let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).load().unwrap()
 }
 
-/// Re-places the model as soon as nothing is being generated.
+/// Re-places the model as soon as no text is being generated.
 pub(crate) fn replace(model: &Model, plan: Option<&Plan>) {
     while let Err(error) = model.replace(plan.cloned()) {
         assert!(matches!(error, load::Error::Busy), "{error}");
     }
 }
 
-/// A greedy text, and a random text with a penalty, whose sampler has state.
+/// Two texts: a greedy one, and a random one with a penalty, whose sampler has state.
 pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [GenerateRequest; 2] {
     [
         model.generate(prompt).temp(0.0).repeat_penalty(1.2).max_tokens(tokens),
@@ -50,7 +50,7 @@ pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Genera
     ]
 }
 
-/// The text of a stream. `before_piece` runs before each of its pieces.
+/// The text of a stream. Before each of its pieces, `before_piece` is called.
 pub(crate) fn text_of(generate: GenerateRequest, mut before_piece: impl FnMut(&mut TokenStream, usize)) -> String {
     let mut stream = generate.stream().unwrap();
     let mut text = String::new();
@@ -64,8 +64,8 @@ pub(crate) fn text_of(generate: GenerateRequest, mut before_piece: impl FnMut(&m
     text
 }
 
-/// Runs a session of one text to its end. After every fourth step, the model is re-placed by the next of these plans.
-/// The states must be restored each time.
+/// Runs a session with one text to the text's end. After every fourth step, the model is re-placed with the next of
+/// these plans. Each time, the states must be restored.
 pub(crate) fn run_replacing(session: &mut Session, plans: &[Plan]) -> Completion {
     let mut plans = plans.iter().cycle();
     let mut texts = texts_of(session, |session, step| {

@@ -1,10 +1,10 @@
-//! Simulated GPUs, shared by all tests of a program.
+//! Simulated GPUs. All tests of a program share them.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
 
-/// A card with CUDA's rules.
+/// A card that has CUDA's rules.
 pub(crate) fn card(total: u64) -> SimGpu {
     card_of(total).register().unwrap()
 }
@@ -13,8 +13,8 @@ pub(crate) fn card_of(total: u64) -> SimGpuBuilder {
     SimGpu::builder("SIM card").total(total).rules(Rules::Cuda).backend("CUDA")
 }
 
-/// Loads on cards of these ascending sizes, from no room to room for everything. Checks that each load fits, and that
-/// one more layer would not fit. `check` is called with each model and its card.
+/// Loads on cards of increasing sizes, from a card without room to one with room for everything. Checks that each load
+/// fits, and that there is no room for one more layer. `check` is called with each model and its card.
 pub(crate) fn fits_whatever_is_free(
     totals: impl IntoIterator<Item = u64>,
     builder: impl Fn() -> ModelBuilder,

@@ -1,4 +1,4 @@
-//! Models with room for draft tokens, shared by the tests of speculative decoding.
+//! Models with room for draft tokens. The tests of speculative decoding share them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use autoplace::{Model, ModelBuilder};
 use test_support::random_weights;
 use test_support::synthetic::in_32_bits;
 
-/// A small model of this architecture that computes everything in 32 bits. A llama has full attention; in an olmo2,
+/// A small model with this architecture. It computes everything in 32 bits. In a llama, attention is full. In an olmo2,
 /// three of four blocks have a window.
 pub(crate) fn exact(architecture: &str, folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits(architecture), folder)
@@ -19,8 +19,8 @@ pub(crate) fn exact(architecture: &str, folder: &Path) -> PathBuf {
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
 
-/// A request with room for `draft_max` draft tokens. The request avoids operations that round differently for many
-/// tokens than for one, such as the CPU's fused attention and 16-bit values.
+/// A request that leaves room for `draft_max` draft tokens. Some operations are rounded in another way for many tokens
+/// than for one, such as the CPU's fused attention and 16-bit values. The request avoids them.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
     let mut request = Request::new().n_ctx(n_ctx).n_seq_max(n_seq_max).draft_max(draft_max);
     request.params.flash_attn = FlashAttention::Off;
@@ -37,8 +37,8 @@ pub(crate) fn load(path: &Path, request: Request) -> Model {
     builder(path, request).load().unwrap()
 }
 
-/// A closure that drafts up to 8 tokens of `answer`, which follows `prompt`. If `noise` is above 0, some of them are
-/// wrong, and some are outside of any vocabulary.
+/// A closure that drafts. `answer` follows `prompt`, and the closure returns up to 8 of its tokens. If `noise` is above
+/// 0, some of them are wrong, and some are in no vocabulary.
 pub(crate) fn oracle(
     prompt: &[Token],
     answer: &[Token],

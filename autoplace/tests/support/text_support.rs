@@ -1,4 +1,4 @@
-//! Models, texts as tokens, and llama.cpp's own texts, shared by the tests of generations.
+//! Models, texts as tokens, and texts that llama.cpp itself generates. The tests that generate share them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,10 @@ pub(crate) const PROMPTS: [&str; 8] = [
     "Praise ye the LORD.",
 ];
 
-/// A request for a context in which the demo model computes the same bits in batches of any shape, even on CPUs without
-/// AVX-512. This is true for products with 8-bit weights and for fused attention of up to 63 tokens. Plain attention
-/// adds in another order for one token than for more, and a later rounding to 8 bits may then differ by one step.
+/// A request for a context in which the demo model computes the same bits, whatever the shape of the batch. This is
+/// true even on CPUs without AVX-512. It is true for products with 8-bit weights, and for fused attention of up to 63
+/// tokens. In plain attention, values are added in another order for one token than for several. When a result is later
+/// rounded to 8 bits, it may then be one step higher or lower.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
     let context = plan::Context::Tokens(n_ctx);
     let mut request = Request::new().n_seq_max(n_seq_max).context(context).n_ubatch(32);
@@ -49,7 +50,7 @@ pub(crate) fn load(path: &Path, request: Request) -> Model {
     Model::builder(path).request(request).n_threads(1).load().unwrap()
 }
 
-/// The demo model in a context of [`request`].
+/// The demo model, in a context for which [`request`] asks.
 pub(crate) fn demo(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Model {
     load(&demo_path(), request(n_ctx, n_seq_max, kv_unified))
 }
@@ -58,7 +59,7 @@ pub(crate) fn worker() -> WorkerProcess {
     WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"))
 }
 
-/// A model in a worker that is replaced when it dies.
+/// A model in a worker, which is replaced when it dies.
 pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
     let builder = Model::builder(path).request(request).n_threads(1);
     let worker = worker().on_death(OnDeath::Resume { attempts: 2 });
@@ -69,14 +70,14 @@ pub(crate) fn greedy(model: &Model, prompt: impl Into<Prompt>) -> GenerateReques
     model.generate(prompt).temp(0.0).max_tokens(24)
 }
 
-/// A conversation with short answers, with a template of this family.
+/// A conversation whose answers are short, with a template of this family.
 pub(crate) fn chat(model: &Model, family: &str) -> Chat {
     model.chat_with(ChatTemplate::family(family).unwrap()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
-/// Temperature for models with random weights. The logits of such models are close together, so no token is likely, and
-/// each choice depends on every earlier token. The tests set no `top_k`, because the last bits decide which token is
-/// the 40th.
+/// The temperature for models with random weights. In such a model, the logits are close together. So no token is
+/// likely, and each choice depends on all tokens before it. No `top_k` is set, because the last bits would decide which
+/// token is the 40th.
 pub(crate) const COLD: f32 = 0.3;
 
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> GenerateRequest {
@@ -88,7 +89,7 @@ pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
     candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit())).map_or(-1, Candidate::token)
 }
 
-/// A generated text and its end.
+/// A text that was generated, and how it ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Completion {
     pub(crate) tokens: Vec<Token>,
@@ -97,7 +98,7 @@ pub(crate) struct Completion {
     pub(crate) end: Option<End>,
 }
 
-/// Equality ignores the statistics.
+/// The statistics are not compared.
 impl PartialEq for Completion {
     fn eq(&self, other: &Self) -> bool {
         let end = |completion: &Self| completion.end.map(|end| (end.reason, end.meets_constraint));
@@ -126,7 +127,7 @@ impl Completion {
     }
 }
 
-/// The texts of a session, collected from its steps.
+/// The texts of a session, which are collected from its steps.
 #[derive(Debug, Default)]
 pub(crate) struct Texts(BTreeMap<SequenceId, Completion>);
 
@@ -137,7 +138,7 @@ impl Texts {
         }
     }
 
-    /// Takes steps until `n` tokens of a text are generated.
+    /// Takes steps until a text has `n` generated tokens.
     pub(crate) fn generate_to(&mut self, session: &mut Session, sequence: SequenceId, n: usize) {
         while session.statistics(sequence).unwrap().generated_tokens < n {
             self.step(session);
@@ -155,7 +156,8 @@ impl Texts {
     }
 }
 
-/// Runs a session to its end. `before_step` runs before each step. Returns the texts in the order in which they began.
+/// Runs a session to its end. Before each step, `before_step` is called. Returns the texts, in the order in which they
+/// began.
 pub(crate) fn texts_of(session: &mut Session, mut before_step: impl FnMut(&mut Session, usize)) -> Vec<Completion> {
     let mut texts = Texts::default();
     for step in 0.. {
@@ -172,14 +174,14 @@ pub(crate) fn to_the_end(session: &mut Session) -> Vec<Completion> {
     texts_of(session, |_, _| {})
 }
 
-/// Generates one text to its end in a session.
+/// Generates one text in a session, to its end.
 pub(crate) fn complete(generate: GenerateRequest, model: &Model) -> Completion {
     let mut session = model.session().unwrap();
     session.begin(generate).unwrap();
     to_the_end(&mut session).remove(0)
 }
 
-/// Reads a text of an engine to its end.
+/// Reads a text from an engine to its end.
 pub(crate) fn answered(mut answer: TokenStream) -> Completion {
     Completion::from_pieces(answer.pieces().map(Result::unwrap))
 }
@@ -192,20 +194,21 @@ pub(crate) fn text_and_statistics(generate: GenerateRequest) -> (String, Statist
     generate.stream().unwrap().into_text().unwrap()
 }
 
-/// Waits until the engine's metrics satisfy `holds`.
+/// Waits until `holds` is true for the metrics of the engine.
 #[track_caller]
 pub(crate) fn until(engine: &Engine, holds: impl Fn(Metrics) -> bool) {
     wait("comes", || holds(engine.metrics()));
 }
 
-/// A number from the status of this process, if the system reports it.
+/// A number from the system's status of this process, if there is one.
 pub(crate) fn status(key: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// Resident memory and data in KiB, open files and threads of this process, if the system reports them.
+/// The resident memory and the data of this process in KiB, and how many files are open and threads run in it, if the
+/// system reports that.
 pub(crate) fn held() -> Option<[u64; 4]> {
     let files = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
     Some([status("VmRSS")?, status("VmData")?, files, status("Threads")?])
@@ -215,7 +218,7 @@ pub(crate) fn tokens_of(model: &Model, text: &str) -> Vec<Token> {
     model.native().unwrap().vocab().tokenize(text, true, false).unwrap()
 }
 
-/// Random tokens that are words in the vocabulary of every small model.
+/// Random tokens. In the vocabulary of every small model, they are words.
 pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     let mut state = seed;
     let next = |_| {
@@ -225,8 +228,8 @@ pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     (0..n).map(next).collect()
 }
 
-/// The first model of an architecture, with random weights in 32 bits, like the cache of [`small`]. Other cells or
-/// batches change the order of sums, and with quantised numbers the rounding would be coarse.
+/// The first model with this architecture. Its random weights have 32 bits, and so has the cache in [`small`]. In other
+/// cells or batches, sums are added in another order. With quantised numbers, this would change a result much more.
 pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
     let mut sketch = test_support::random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap();
     if let Some(window) = window {
@@ -237,8 +240,8 @@ pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf 
     test_support::random_weights::write(&sketch, folder)
 }
 
-/// Loads a model with plain attention in 32 bits, and with batches so small that a window's cache holds 256 tokens
-/// (llama-kv-cache-iswa.cpp). `checkpoints` is the limit of the checkpoints in bytes.
+/// Loads a model with plain attention in 32 bits. Its batches are so small that the cache of a window has room for 256
+/// tokens (llama-kv-cache-iswa.cpp). `checkpoints` is the maximum number of bytes for checkpoints.
 pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     let mut request = request.n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
@@ -248,11 +251,11 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     Model::builder(path).request(request).n_threads(1).checkpoints(checkpoints).load().unwrap()
 }
 
-/// The seed of texts on models with random weights.
+/// The seed for texts of models with random weights.
 pub(crate) const SEED: u32 = 1;
 
-/// llama.cpp's own text of such a model after these tokens. The sampling is the same as for our texts, and does not
-/// repeat one token forever.
+/// The text that llama.cpp itself generates with such a model after these tokens. The sampling is the same as for our
+/// texts. With it, one token is not repeated forever.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let raw = Raw::with(native, plain((prompt.len() + n + 8) as u32, llama_sys::KvType::F32));
@@ -263,13 +266,13 @@ pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<To
     raw
 }
 
-/// Parameters for plain attention like that of [`small`], with keys and values of this type.
+/// Parameters for plain attention as in [`small`]. Keys and values have this type.
 pub(crate) fn plain(n_ctx: u32, kv: llama_sys::KvType) -> ContextParams {
     let flash_attention = FlashAttention::Disabled;
     ContextParams { flash_attention, type_k: kv, type_v: kv, swa_full: false, ..params(n_ctx) }
 }
 
-/// The parameters of [`request`], with one thread.
+/// The parameters that [`request`] sets, with one thread.
 fn params(n_ctx: u32) -> ContextParams {
     ContextParams {
         n_ctx,
@@ -286,7 +289,7 @@ pub(crate) struct Raw {
     context: Context,
     sampler: Sampler,
     batch: Batch,
-    /// The position of the next token.
+    /// The position that the next token gets.
     position: Position,
 }
 

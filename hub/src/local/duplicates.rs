@@ -1,4 +1,4 @@
-//! Finds equal models. In: headers and a page of each tensor. Out: groups of equal models.
+//! Finds equal models. In: headers, and the first page of each tensor. Out: groups of equal models.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,10 +11,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::LocalModel;
 
-/// Bytes to read of each tensor.
+/// How many bytes of each tensor are read.
 const PAGE: u64 = 4096;
 
-/// Groups of indices of equal models.
+/// Groups of equal models. A group consists of the models' indices.
 pub(super) fn groups(models: &[LocalModel]) -> Vec<Vec<usize>> {
     let mut by_bytes: BTreeMap<(u64, usize), Vec<usize>> = BTreeMap::new();
     for (index, model) in models.iter().enumerate() {
@@ -34,7 +34,7 @@ pub(super) fn groups(models: &[LocalModel]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// XXH3 (128 bits) over the header and the first page of each tensor.
+/// XXH3 (128 bits) of the header and of the first page of each tensor.
 fn fingerprint(header: &Header) -> Result<u128, Error> {
     let mut hash = Xxh3::new();
     hash.update(ModelIdentity::from_header(header)?.header.as_bytes());

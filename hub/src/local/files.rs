@@ -1,5 +1,5 @@
-//! Facts about a file before its header is read: its identity for every path to it, its length, and whether it begins
-//! as a GGUF file.
+//! What can be known about a file before its header is read: its identity, its length, and whether it begins like a
+//! GGUF file.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::SkipReason;
 
-/// The identity of a file or folder, the same for every path to it.
+/// The identity of a file or folder. It is the same whatever path leads there.
 #[cfg(unix)]
 pub(crate) type Id = (u64, u64);
 #[cfg(not(unix))]
@@ -24,7 +24,7 @@ pub(crate) fn id(path: &Path, _: &Metadata) -> Option<Id> {
     path.canonicalize().ok()
 }
 
-/// The metadata of a file, behind links. The error says why there is no file.
+/// The metadata of a file. Links are followed. The error says why there is no file.
 pub(super) fn look(path: &Path) -> Result<Metadata, SkipReason> {
     std::fs::metadata(path).map_err(|error| match path.symlink_metadata() {
         Ok(link) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => SkipReason::BrokenLink,
@@ -36,9 +36,9 @@ pub(super) fn unreadable(error: &io::Error) -> SkipReason {
     SkipReason::Unreadable(error.to_string())
 }
 
-/// Opens a regular file and checks that it begins with `GGUF`.
+/// Opens a regular file, and checks that its first bytes are `GGUF`.
 pub(super) fn check(path: &Path, file: &Metadata) -> Result<(), SkipReason> {
-    // Opening a pipe would wait for a writer.
+    // If this were a pipe, opening it would wait for a writer.
     if !file.is_file() {
         return Err(SkipReason::Unreadable("not a regular file".to_owned()));
     }

@@ -1,6 +1,6 @@
-//! Finds the models on this machine. In: the folders of other tools. Out: models. Nothing is written. Only a model's
-//! first bytes are read before [`LocalModel::header`] is called, except for a file that is named like a shard: its
-//! header is read, because only that says whether it is a shard.
+//! Finds the models on this machine. In: the folders in which other tools keep models. Out: models. Nothing is written.
+//! Before [`LocalModel::header`] is called, only a model's first bytes are read. But if a file is named like a shard,
+//! its header is read, because only the header says whether it is a shard.
 
 mod duplicates;
 pub(crate) mod files;
@@ -20,13 +20,13 @@ use places::System;
 use walk::Finder;
 
 impl Models {
-    /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio, found by these tools' variables and
-    /// default folders. A missing store has no models.
+    /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio. The stores are found through the
+    /// environment variables and the default folders of these tools. If there is no such store, it has no models.
     pub fn local() -> Self {
         Self::in_stores(&Environment::from_process())
     }
 
-    /// Like [`local`](Self::local), but for another environment.
+    /// Like [`local`](Self::local), but with the variables of another environment.
     pub fn in_stores(environment: &Environment) -> Self {
         let mut finder = Finder::default();
         for (store, folder) in environment.places(System::HERE) {
@@ -38,12 +38,12 @@ impl Models {
         finder.finish()
     }
 
-    /// The models in these folders and their subfolders, to a depth of 16. A folder may be one of the stores or inside
-    /// one.
+    /// The models in these folders and in their subfolders, at most 16 levels deep. A folder may be one of the stores,
+    /// or lie in one.
     ///
     /// # Errors
     ///
-    /// [`Skipped`] if a folder is missing, is not a folder, or cannot be read.
+    /// [`Skipped`] if there is no such folder, if it is not a folder, or if it cannot be read.
     pub fn in_folders(folders: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self, Skipped> {
         let mut finder = Finder::default();
         for folder in folders {
@@ -59,9 +59,10 @@ impl Models {
         Ok(finder.finish())
     }
 
-    /// Groups of equal models in different files. Each group has the indices of two or more models, in order. Models
-    /// are equal if the hashes of their headers and of a page (4 KiB) of each tensor are equal. Only models of the same
-    /// length are compared. An unreadable model is in no group; [`LocalModel::header`] says why.
+    /// Groups of models that are equal but lie in different files. A group consists of the indices of two or more
+    /// models, in ascending order. Models are equal if two hashes are equal: that of the header, and that of the first
+    /// page (4 KiB) of each tensor. Only models of the same length are compared. If a model cannot be read, it is in no
+    /// group; [`LocalModel::header`] then returns the reason.
     pub fn duplicates(&self) -> Vec<Vec<usize>> {
         duplicates::groups(&self.models)
     }

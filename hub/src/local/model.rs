@@ -1,4 +1,4 @@
-//! The results of a search of this machine: models, and the stores that hold them.
+//! What a search of this machine has found: models, and the stores in which they are.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::choice::PlannedFile;
 
 use super::skipped::Skipped;
 
-/// The models on this machine, and the files that look like models but are not.
+/// The models on this machine, and files that look like models but are not.
 ///
 /// ```no_run
 /// let models = autoplace_hub::Models::local();
@@ -21,29 +21,29 @@ use super::skipped::Skipped;
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Models {
-    /// Sorted by name. A file with several paths (links, snapshots) is one model.
+    /// The models, sorted by name. If a file has several paths (links, snapshots), it is one model.
     pub models: Vec<LocalModel>,
-    /// Files and folders that were skipped, with the reasons.
+    /// Files and folders that were skipped, each with the reason.
     pub skipped: Vec<Skipped>,
 }
 
-/// A model in one or more files.
+/// A model, which consists of one or more files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LocalModel {
-    /// The store's name for the model: `owner/name` in Hugging Face's cache and LM Studio, `name:tag` in Ollama,
-    /// otherwise the file name without shard number and `.gguf`.
+    /// The name that the store gives to the model: `owner/name` in Hugging Face's cache and in LM Studio, `name:tag` in
+    /// Ollama. In other places it is the file's name, without the number of the shard and without `.gguf`.
     pub name: String,
-    /// The quantisation in the file's name, in capitals; `None` if the name has none.
+    /// The quantisation in the name of the file, in capitals; `None` if there is none.
     pub quant: Option<String>,
-    /// The total length of the files in bytes.
+    /// The length of all files together, in bytes.
     pub bytes: u64,
-    /// The files in shard order; at least one. A load takes the first one.
+    /// The files in the order of the shards. There is at least one. To load the model, pass the first one.
     #[serde(serialize_with = "texts")]
     pub files: Vec<PathBuf>,
-    /// The store that holds the model.
+    /// The store in which the model is.
     pub store: Store,
-    /// Other paths of the same file: links, or other names in a store.
+    /// Other paths to the same file: links, or other names in a store.
     #[serde(rename = "also", skip_serializing_if = "Vec::is_empty")]
     pub other_places: Vec<Place>,
 }
@@ -52,38 +52,38 @@ fn text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     path.to_string_lossy().serialize(serializer)
 }
 
-/// Serializes paths as text; invalid Unicode is replaced.
+/// Serializes paths as texts. Invalid Unicode is replaced.
 fn texts<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
-/// Another path of a model's file.
+/// Another path to a model's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Place {
-    /// The model's name there.
+    /// The name that the model has there.
     pub name: String,
-    /// The store that holds the file.
+    /// The store in which this path is.
     pub store: Store,
-    /// The first file.
+    /// The path of the first file.
     #[serde(serialize_with = "text")]
     pub path: PathBuf,
 }
 
-/// The tool that owns a model's folder.
+/// The tool to which a model's folder belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Store {
-    /// Hugging Face's cache, which llama.cpp uses too.
+    /// Hugging Face's cache. llama.cpp uses it too.
     HuggingFace,
     /// llama.cpp's own cache.
     LlamaCpp,
-    /// Ollama's manifests and blobs.
+    /// Ollama's store of manifests and blobs.
     Ollama,
-    /// LM Studio's folder of models.
+    /// LM Studio's folder with models.
     LmStudio,
-    /// A folder that the caller named.
+    /// A folder that the caller has named.
     Folder,
 }
 
@@ -100,16 +100,16 @@ impl fmt::Display for Store {
 }
 
 impl LocalModel {
-    /// Reads the header from all shards.
+    /// Reads the header of the model, from all of its shards.
     ///
     /// # Errors
     ///
-    /// Any [`gguf::Error`], for example [`gguf::Error::TensorOutside`] for an incomplete download.
+    /// Any [`gguf::Error`]. For example, [`gguf::Error::TensorOutside`] means that a download is not complete.
     pub fn header(&self) -> Result<Header, gguf::Error> {
         Header::open(&self.files[0])
     }
 
-    /// Reads the header, and returns the model as a file to choose.
+    /// Reads the header, and returns the model as a file that can be chosen.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Ollama's store. It has manifests by name, and a manifest contains the hash of the model's blob.
+//! Ollama's store. It contains a manifest for each name, and the manifest contains the hash of the model's blob.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,20 +13,20 @@ use crate::repository::is_hex;
 use super::walk::Finder;
 use super::{SkipReason, Store, files};
 
-/// Maximum bytes of a manifest. Real ones have a few hundred.
+/// Maximum number of bytes of a manifest. Real manifests have a few hundred.
 const MAX_MANIFEST: u64 = 1 << 20;
 
 const MODEL: &str = "application/vnd.ollama.image.model";
 
-/// A manifest, or a list of manifests for different runners (manifest/manifest.go, `Manifest`).
+/// A manifest. It may be a list of manifests, one for each runner (manifest/manifest.go, `Manifest`).
 #[derive(Deserialize)]
 struct Manifest {
-    /// Empty for a model in Ollama's cloud, which has no file here.
+    /// Empty if the model is in Ollama's cloud and has no file here.
     #[serde(default, deserialize_with = "null::empty")]
     layers: Vec<Layer>,
     #[serde(default, deserialize_with = "null::empty")]
     manifests: Vec<Manifest>,
-    /// In a list, the blob that contains this manifest.
+    /// If this is an entry of a list, the blob in which the manifest is.
     digest: Option<String>,
 }
 
@@ -37,26 +37,27 @@ struct Layer {
     digest: String,
 }
 
-/// Whether a folder is an Ollama store.
+/// Whether a folder is a store of Ollama.
 pub(super) fn is_store(folder: &Path) -> bool {
     folder.join("blobs").is_dir() && folder.join("manifests").is_dir()
 }
 
-/// Finds all models of a store.
+/// Finds all models in a store.
 pub(super) fn find(finder: &mut Finder, store: &Path) {
-    // An unreadable store is noted only once.
+    // If a store cannot be read, that is recorded only once.
     if finder.entries(store).is_empty() {
         return;
     }
     let blobs = store.join("blobs");
     for (path, _) in finder.entries(&blobs) {
-        // The name of a download (server/download.go, `blobDownload`). Its parts have a number behind this suffix.
+        // Ollama gives this name to a download (server/download.go, `blobDownload`). If the download has parts, their
+        // names have a number after this suffix.
         if path.to_string_lossy().ends_with("-partial") {
             finder.skip(path, SkipReason::PartialDownload);
         }
     }
     let mut names = HashSet::new();
-    // Ollama looks in this order (manifest/manifest.go, `namedManifestRefs`).
+    // Ollama looks into these folders in this order (manifest/manifest.go, `namedManifestRefs`).
     for folder in ["manifests-v2", "manifests"] {
         for (parts, path) in manifests(finder, &store.join(folder)) {
             let name = shortest(&parts);
@@ -67,7 +68,7 @@ pub(super) fn find(finder: &mut Finder, store: &Path) {
                 Ok(Some(file)) => {
                     finder.add(name, parts.last().and_then(|tag| quant_of(tag)), vec![file], Store::Ollama);
                 }
-                // The manifest has weights for another runner.
+                // The weights in this manifest are for another runner.
                 Ok(None) => {}
                 Err(why) => finder.skip(path, why),
             }
@@ -75,7 +76,7 @@ pub(super) fn find(finder: &mut Finder, store: &Path) {
     }
 }
 
-/// The manifests: files with paths of four parts (host, namespace, model, tag).
+/// The manifests. They are the files whose paths have four parts (host, namespace, model, tag).
 fn manifests(finder: &mut Finder, folder: &Path) -> Vec<(Vec<String>, PathBuf)> {
     let mut level = vec![(Vec::new(), folder.to_owned())];
     for depth in 1..=4 {
@@ -93,14 +94,14 @@ fn manifests(finder: &mut Finder, folder: &Path) -> Vec<(Vec<String>, PathBuf)> 
     level
 }
 
-/// The name that Ollama shows, without the default parts (types/model/name.go, `DisplayShortest`).
+/// The name as Ollama shows it, without the parts that have their defaults (types/model/name.go, `DisplayShortest`).
 fn shortest(parts: &[String]) -> String {
     let usual = parts.iter().zip(["registry.ollama.ai", "library"]).take_while(|(part, usual)| *part == usual).count();
     let (name, tag) = parts[usual..].split_at(parts.len() - usual - 1);
     format!("{}:{}", name.join("/"), tag.concat())
 }
 
-/// The model's blob in a manifest.
+/// The blob of the model, according to a manifest.
 fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, SkipReason> {
     let manifest = read(path)?;
     let mut layers = manifest.layers;
@@ -129,7 +130,7 @@ fn read(path: &Path) -> Result<Manifest, SkipReason> {
     serde_json::from_slice(&text).map_err(|error| SkipReason::Manifest(error.to_string()))
 }
 
-/// The file of a blob. A digest that is not a hash is refused (manifest/paths.go, `BlobsPath`).
+/// The path of a blob's file. If the digest is not a hash, it is refused (manifest/paths.go, `BlobsPath`).
 fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, SkipReason> {
     let hash = digest.strip_prefix("sha256").and_then(|rest| rest.strip_prefix([':', '-']));
     let hash = hash.filter(|hash| is_hex(&hash.to_ascii_lowercase(), 64));

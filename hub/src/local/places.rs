@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use super::Store;
 
-/// Maximum bytes to read of LM Studio's settings.
+/// Maximum number of bytes that are read of LM Studio's settings.
 const MAX_SETTINGS: u64 = 1 << 20;
 
-/// A home folder and environment variables, which decide where tools keep their models.
+/// A home folder and environment variables. They decide where tools keep their models.
 /// [`Models::local`](super::Models::local) uses the environment of this process.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     home: Option<PathBuf>,
     variables: BTreeMap<&'static str, OsString>,
-    /// Whether variables that were not set here are taken from this process.
+    /// Whether a variable that was not set here is taken from this process.
     is_process: bool,
 }
 
-/// Operating systems, whose tools use different folders.
+/// Operating systems. On each of them, tools use other folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum System {
     Linux,
@@ -39,7 +39,7 @@ impl System {
 }
 
 impl Environment {
-    /// A user's environment with this home and no variables.
+    /// The environment of a user with this home folder, and with no variables.
     pub fn new(home: impl Into<PathBuf>) -> Self {
         Self { home: Some(home.into()), ..Self::default() }
     }
@@ -52,7 +52,7 @@ impl Environment {
 
     /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_TOKEN_PATH`, `XDG_CACHE_HOME`,
     /// `XDG_CONFIG_HOME`, `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`. Any other variable matters only
-    /// if the value of one of Hugging Face's variables refers to it, as in `$DATA/huggingface`.
+    /// if the value of one of Hugging Face's variables contains it, as in `$DATA/huggingface`.
     #[must_use]
     pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name, value.into());
@@ -63,7 +63,7 @@ impl Environment {
         self.variables.get(name).cloned().or_else(|| std::env::var_os(name).filter(|_| self.is_process))
     }
 
-    /// The folder or file that a variable names, with `~` expanded.
+    /// The folder or file that a variable names. `~` is replaced by the home folder.
     pub(crate) fn folder(&self, name: &str) -> Option<PathBuf> {
         let path = PathBuf::from(self.get(name)?);
         match path.strip_prefix("~") {
@@ -72,14 +72,15 @@ impl Environment {
         }
     }
 
-    /// Like [`folder`](Self::folder), with other variables expanded as Hugging Face's client does (constants.py).
+    /// Like [`folder`](Self::folder), but other variables in the value are replaced too, as in Hugging Face's client
+    /// (constants.py).
     pub(crate) fn expanded_folder(&self, name: &str) -> Option<PathBuf> {
         let folder = self.folder(name)?;
         Some(folder.to_str().map(|text| PathBuf::from(self.expanded(text, System::HERE))).unwrap_or(folder))
     }
 
-    /// Expands `$NAME` and `${NAME}`, and on Windows `%NAME%`. Unset variables stay as they are (Python's
-    /// `os.path.expandvars`).
+    /// Replaces `$NAME` and `${NAME}`, and on Windows `%NAME%`, by the values of the variables. A variable that is not
+    /// set stays as it is written (Python's `os.path.expandvars`).
     fn expanded(&self, text: &str, system: System) -> String {
         let value = |name: &str| self.get(name)?.into_string().ok();
         let (mut expanded, mut rest) = (String::new(), text);
@@ -111,13 +112,13 @@ impl Environment {
         Some(self.home.as_ref()?.join(path))
     }
 
-    /// Hugging Face's home: `HF_HOME`, or its default (huggingface_hub, constants.py).
+    /// Hugging Face's home folder: `HF_HOME`, or the default (huggingface_hub, constants.py).
     pub(crate) fn hf_home(&self) -> Option<PathBuf> {
         let cache = || self.expanded_folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache"));
         self.expanded_folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
     }
 
-    /// Hugging Face's cache: `HF_HUB_CACHE`, or a folder in Hugging Face's home.
+    /// Hugging Face's cache: `HF_HUB_CACHE`, or a folder in Hugging Face's home folder.
     pub(crate) fn hugging_face(&self) -> Option<PathBuf> {
         self.expanded_folder("HF_HUB_CACHE")
             .or_else(|| self.expanded_folder("HUGGINGFACE_HUB_CACHE"))
@@ -125,7 +126,7 @@ impl Environment {
     }
 
     /// llama.cpp's own cache (common/common.cpp, `fs_get_cache_directory`). Newer versions use Hugging Face's cache, or
-    /// a `LLAMA_CACHE` in that layout (common/hf-cache.cpp, `get_cache_directory`).
+    /// a `LLAMA_CACHE` with the same layout (common/hf-cache.cpp, `get_cache_directory`).
     fn llama_cpp(&self, system: System) -> Option<PathBuf> {
         let base = || match system {
             System::Windows => self.folder("LOCALAPPDATA"),
@@ -135,8 +136,8 @@ impl Environment {
         self.folder("LLAMA_CACHE").or_else(|| Some(base()?.join("llama.cpp")))
     }
 
-    /// Ollama's stores: `OLLAMA_MODELS` or a folder in the home (envconfig/config.go, `Models`), and the store of the
-    /// service, which runs as its own user (scripts/install.sh).
+    /// Ollama's stores: `OLLAMA_MODELS`, or a folder in the user's home (envconfig/config.go, `Models`). Further, the
+    /// store of Ollama's service, which runs as a user of its own (scripts/install.sh).
     fn ollama(&self) -> impl Iterator<Item = PathBuf> {
         let own = self.folder("OLLAMA_MODELS").or_else(|| self.in_home(".ollama/models"));
         let has_service = self.is_process && System::HERE == System::Linux;
@@ -163,7 +164,7 @@ impl Environment {
         homes.into_iter().map(|home| home.join("models")).chain(named).collect()
     }
 
-    /// The folders of all stores, whether they exist or not.
+    /// The folders of all stores. They need not exist.
     pub(super) fn places(&self, system: System) -> Vec<(Store, PathBuf)> {
         let hugging_face = self.hugging_face().map(|folder| (Store::HuggingFace, folder));
         let llama_cpp = self.llama_cpp(system).map(|folder| (Store::LlamaCpp, folder));
@@ -178,7 +179,7 @@ fn downloads_folder(settings: &Path) -> Option<PathBuf> {
     settings["downloadsFolder"].as_str().map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
-/// The text of a small file; `None` if it is missing or too large.
+/// The text of a small file; `None` if there is no such file, or it is too large.
 fn read_small(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     (file.is_file() && file.len() <= MAX_SETTINGS).then(|| fs::read_to_string(path).ok())?

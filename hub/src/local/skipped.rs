@@ -1,4 +1,4 @@
-//! Files and folders that a search of this machine skips, with the reasons.
+//! Files and folders that a search of this machine skips, each with the reason.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,36 +14,37 @@ pub struct Skipped {
     pub why: SkipReason,
 }
 
-/// The reason why a file or folder is not a loadable model.
+/// The reason why a file or folder cannot be loaded as a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SkipReason {
-    /// A projector for images or sound, used beside a model: its name contains `mmproj`.
+    /// A projector for images or sound, which is loaded together with a model. The file's name contains `mmproj`.
     Projector,
-    /// A draft, used beside a model: its name begins with `mtp-`, `eagle3-`, `dflash-` or `dspark-`.
+    /// A draft model, which is loaded together with another model. The file's name begins with `mtp-`, `eagle3-`,
+    /// `dflash-` or `dspark-`.
     Draft,
-    /// An importance matrix: its name contains `imatrix` and no quantisation.
+    /// An importance matrix. The file's name contains `imatrix` and no quantisation.
     Imatrix,
-    /// Missing shards of a split model, by name.
+    /// Some shards of a split model are missing. These are their names.
     ShardsMissing(Vec<String>),
-    /// An unfinished download.
+    /// A download that is not finished.
     PartialDownload,
-    /// A part file of a finished download.
+    /// A part file whose download was finished.
     Leftover,
-    /// The first bytes, at most four, are not `GGUF`.
+    /// The first bytes are not `GGUF`. These are at most four of them.
     NotGguf(Vec<u8>),
-    /// The target of a link is missing.
+    /// A link to a file that does not exist.
     BrokenLink,
     /// The file cannot be read. The text is the system's message.
     Unreadable(String),
-    /// An Ollama manifest that names no file. The text is its fault.
+    /// A manifest of Ollama that does not lead to a file. The text says what is wrong with it.
     Manifest(String),
-    /// The search stopped at this many folder levels or this many entries.
+    /// The search has stopped, because there are more levels of folders or more entries than this number.
     TooManyEntries(usize),
 }
 
 impl SkipReason {
-    /// Whether a user may want to act on the reason. The other reasons are harmless.
+    /// Whether the reason is one about which a user may want to do something. The other reasons are harmless.
     pub const fn is_problem(&self) -> bool {
         !matches!(self, Self::Projector | Self::Draft | Self::Imatrix)
     }

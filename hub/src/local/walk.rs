@@ -1,5 +1,5 @@
-//! Finds models in folders. In: a folder with its links and subfolders. Out: models, under the names that their store
-//! gives them.
+//! Finds models in folders. In: a folder, with its links and subfolders. Out: models, with the names that their store
+//! gives to them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,21 +14,22 @@ use crate::group::{Group, group_where};
 use super::files::{self, Id};
 use super::{LocalModel, Models, Place, SkipReason, Skipped, Store};
 
-/// Maximum depth of folders.
+/// Maximum number of levels of folders.
 const MAX_DEPTH: usize = 16;
 
-/// Maximum number of folder entries in all.
+/// Maximum number of entries in all folders together.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Suffixes of unfinished downloads: huggingface_hub's (file_download.py, `_download_to_tmp_and_move`), llama.cpp's
-/// (common/download.cpp, `common_download_file_single_online`), ours and browsers'.
+/// The endings of downloads that are not finished: those of huggingface_hub (file_download.py,
+/// `_download_to_tmp_and_move`), of llama.cpp (common/download.cpp, `common_download_file_single_online`), of this
+/// library and of browsers.
 const HALF: [&str; 5] = [".incomplete", ".downloadInProgress", ".part", ".partial", ".crdownload"];
 
-/// The search and its results so far.
+/// The search, and what it has found so far.
 #[derive(Default)]
 pub(super) struct Finder {
     found: Models,
-    /// Index of each model, by its first file.
+    /// The index of each model, by the identity of its first file.
     files: HashMap<Id, usize>,
     folders: HashSet<Id>,
     entries: usize,
@@ -45,7 +46,7 @@ impl Finder {
         self.found.skipped.push(Skipped { path: path.into(), why });
     }
 
-    /// Adds a model. If its first file is known already, the known model gets another place.
+    /// Adds a model. If a model with the same first file was already found, that model gets another place.
     pub(super) fn add(&mut self, name: String, quant: Option<String>, files: Vec<PathBuf>, store: Store) {
         let Some(first) = files.first() else { return };
         let (mut bytes, mut key) = (0_u64, None);
@@ -77,7 +78,8 @@ impl Finder {
         self.found.models.push(LocalModel { name, quant, bytes, files, store, other_places: Vec::new() });
     }
 
-    /// Finds all models in a folder and its subfolders. `repository` names the repository of a snapshot.
+    /// Finds all models in a folder and its subfolders. If the folder is a snapshot, `repository` is the name of its
+    /// repository.
     pub(super) fn walk(&mut self, root: &Path, store: Store, repository: Option<&str>) {
         let mut left = vec![(root.to_owned(), 0)];
         while let Some((folder, depth)) = left.pop() {
@@ -95,7 +97,7 @@ impl Finder {
             for (path, is_folder) in self.entries(&folder) {
                 let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 if is_folder {
-                    // A cache in Hugging Face's layout also has data sets, spaces and locks, which are skipped.
+                    // A cache with Hugging Face's layout contains data sets, spaces and locks too. They are skipped.
                     if file.starts_with("datasets--") || file.starts_with("spaces--") || file == ".locks" {
                         continue;
                     }
@@ -126,14 +128,14 @@ impl Finder {
     }
 
     /// A repository in Hugging Face's cache (huggingface_hub, docs/source/en/guides/manage-cache.md). The snapshot of
-    /// `main` comes first; files that other snapshots share with it count as one model.
+    /// `main` comes first. If other snapshots have the same file, it is still one model.
     fn repository(&mut self, folder: &Path, store: Store, name: &str) {
         let store = if store == Store::Folder { Store::HuggingFace } else { store };
         let blobs = folder.join("blobs");
         for (path, _) in self.entries(&blobs) {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            // The names are `ETAG.incomplete`, `ETAG.RANDOM.incomplete` and `ETAG.autoplace.part`, and the blob's name
-            // is their first part.
+            // The names are `ETAG.incomplete`, `ETAG.RANDOM.incomplete` and `ETAG.autoplace.part`. Their first part is
+            // the name of the blob.
             let whole = file.split('.').next().map(|etag| blobs.join(etag)).filter(|_| is_half(&file));
             match whole {
                 Some(whole) if whole.is_file() => self.skip(path, SkipReason::Leftover),
@@ -149,7 +151,7 @@ impl Finder {
         }
     }
 
-    /// Notes an unfinished download of a GGUF file.
+    /// Records that the download of a GGUF file is not finished.
     fn half(&mut self, path: PathBuf) {
         let begins = files::look(&path).and_then(|file| files::check(&path, &file));
         if begins.is_ok() {
@@ -157,13 +159,15 @@ impl Finder {
         }
     }
 
-    /// Whether a folder exists and has not been visited yet, by any path. Links may lead back to a folder above.
+    /// Whether a folder exists, and was not visited before through any path. A link may lead back to a folder further
+    /// up.
     fn is_new(&mut self, folder: &Path) -> bool {
         let Some(metadata) = self.of_folder(folder, fs::metadata(folder)) else { return false };
         files::id(folder, &metadata).is_some_and(|id| self.folders.insert(id))
     }
 
-    /// The result of reading a folder; `None` after an error. Errors are noted, except for a missing folder.
+    /// What was read from a folder; `None` if there was an error. Errors are recorded, except if there is no such
+    /// folder.
     fn of_folder<T>(&mut self, folder: &Path, read: io::Result<T>) -> Option<T> {
         let read = read.inspect_err(|error| {
             if error.kind() != io::ErrorKind::NotFound {
@@ -173,8 +177,8 @@ impl Finder {
         read.ok()
     }
 
-    /// The subfolders (links to folders included) and possible model files of a folder, in order. A missing folder has
-    /// none.
+    /// The subfolders of a folder (including links to folders) and the files that may be models, sorted. If there is no
+    /// such folder, the list is empty.
     pub(super) fn entries(&mut self, folder: &Path) -> Vec<(PathBuf, bool)> {
         let Some(entries) = self.of_folder(folder, fs::read_dir(folder)) else { return Vec::new() };
         let mut found = Vec::new();
@@ -197,7 +201,7 @@ impl Finder {
     }
 }
 
-/// Whether a file named as a shard is a whole model. Its header decides that, not its name.
+/// Whether a file that is named like a shard is a whole model. Its header decides this, and not its name.
 fn is_whole(path: &Path) -> bool {
     Header::open(path).is_ok_and(|header| header.shards().len() == 1)
 }
@@ -206,7 +210,7 @@ fn is_half(name: &str) -> bool {
     HALF.iter().any(|end| name.ends_with(end))
 }
 
-/// The name `publisher/model`, by LM Studio's structure of folders.
+/// The name `publisher/model`, according to LM Studio's structure of folders.
 fn in_lm_studio(root: &Path, folder: &Path) -> Option<String> {
     let mut parts = folder.strip_prefix(root).ok()?.iter().map(|part| part.to_string_lossy());
     Some(format!("{}/{}", parts.next()?, parts.next()?))

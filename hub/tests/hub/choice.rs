@@ -1,4 +1,4 @@
-//! Chooses among planned files of one model by a preference.
+//! Several files of one model are planned, and a preference decides which of them is chosen.
 
 use autoplace_hub::{Outcome, PlannedFile, Preference, choose, choose_measured};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
@@ -7,7 +7,7 @@ use autoplace_planner::plan::Request;
 
 use test_support::synthetic::shapes::{LLAMA_8B, Shape};
 
-/// The types of weights in the quantisations of Llama 3.1 8B.
+/// For each quantisation of Llama 3.1 8B, the types of its weights.
 pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
     ("Q3_K_M", (T::Q3_K, T::Q4_K, T::Q6_K)),
@@ -19,7 +19,7 @@ pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("F16", (T::F16, T::F16, T::F16)),
 ];
 
-/// Files of some of the quantisations, as headers without data.
+/// Files with some of these quantisations. They are headers without data.
 fn of_quants(indices: &[usize]) -> Vec<PlannedFile> {
     let of = |(name, types): (&str, _)| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
@@ -29,7 +29,7 @@ fn of_quants(indices: &[usize]) -> Vec<PlannedFile> {
     indices.iter().map(|&index| of(QUANTS[index])).collect()
 }
 
-/// Four quantisations.
+/// Files with four of the quantisations.
 fn files() -> Vec<PlannedFile> {
     of_quants(&[0, 3, 6, 7])
 }
@@ -52,12 +52,12 @@ fn each_row_has_the_figures_of_its_plan_and_the_best_fast_file_is_chosen() {
     let json = serde_json::to_value(&choice).unwrap();
     assert_eq!((&json["chosen"], &json["rows"][1]["placed"]["n_gpu_layers"]), (&1.into(), &33.into()));
     assert_eq!(json["reason"], choice.reason);
-    // A large card takes the best file.
+    // On a large card, the best file is chosen.
     let large = crate::choice::machine("RTX 4090", gib(22));
     assert_eq!(choose(&files(), &large, &Request::new(), Preference::Auto).chosen, Some(3));
 }
 
-/// Adds host rates for these types, in GB/s. IQ4_XS is slower.
+/// Adds the host's rates for these types, in GB/s. The rate for IQ4_XS is lower.
 fn with_rates(mut machine: Machine, types: &[(T, bool)]) -> Machine {
     let rate = |ty: T| if ty == T::IQ4_XS { 18.2e9 } else { 36.0e9 };
     let weights = types.iter().map(|(ty, _)| serde_json::json!({ "type": ty, "bytes_per_second": rate(*ty) as u64 }));
@@ -80,7 +80,7 @@ fn missing_rates_are_measured_before_the_choice_if_a_part_stays_on_the_host() {
     assert!([T::IQ4_XS, T::Q4_K, T::Q6_K].iter().all(|&ty| asked.contains(&(ty, false))), "{asked:?}");
     assert_eq!(measured.chosen, Some(1), "{}", measured.reason);
     assert!(measured.reason.contains("; llama-IQ4_XS.gguf would be smaller and take 1."), "{}", measured.reason);
-    // Known rates are not measured again. The host's rates do not matter on a card that holds everything.
+    // A rate that is known is not measured again. If everything is on the card, the rates of the host do not matter.
     let not_again = |_: Machine, types: &[(T, bool)]| -> Machine { panic!("{types:?} are measured") };
     let known = with_rates(host, &asked);
     assert_eq!(choose_measured(&files, &known, &Request::new(), Preference::Auto, not_again), measured);

@@ -1,4 +1,4 @@
-//! Hugging Face's Python client, with the same hub and the same cache.
+//! Hugging Face's client in Python, which uses the same hub and the same cache.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use crate::fetch::{FILE, bytes, child_of, fetch};
 use crate::world::{World, repository};
 use test_support::hub_server::{COMMIT, Content, Seen};
 
-/// A file in a folder that is stored in git itself, and not in the storage for large files.
+/// A file in a folder. It is stored in git itself, and not in the storage for large files.
 const SMALL: &str = "more/thing-Q8_0.gguf";
 
 fn world() -> (World, [(&'static str, Vec<u8>); 2]) {
@@ -30,7 +30,7 @@ impl World {
         command
     }
 
-    /// The paths that the client prints.
+    /// The paths that the client has printed.
     fn paths(&self, command: &mut Command) -> Vec<PathBuf> {
         let output = command.output().expect("Python starts");
         let [said, beside] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
@@ -38,7 +38,7 @@ impl World {
         said.lines().map(PathBuf::from).collect()
     }
 
-    /// Starts a client that runs until it receives a line. Returns the process and its first line of output.
+    /// Starts a client. It runs until it receives a line. Returns the process, and the first line that it has printed.
     fn running(&self, arguments: &[&str]) -> (Child, String) {
         let mut command = self.client(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
@@ -58,7 +58,7 @@ fn end(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Whether a request transfers bytes of a file.
+/// Whether a request asks for bytes of a file.
 fn fetches(seen: &Seen) -> bool {
     seen.at_storage || seen.method == "GET" && seen.path.contains("/resolve/")
 }
@@ -140,7 +140,8 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert!(child.is_none() && fs::read(path.unwrap()).unwrap() == data);
 
     let world = World::new([(FILE, content)]);
-    // At this speed the file would take a minute. The server stays slow until the other client waits for the lock.
+    // At this speed, it would take a minute to send the file. The server stays slow until the other client waits for
+    // the lock.
     world.server.slow(Duration::from_millis(60));
     let (mut other, mut waited, mut seen) = (None, 0, Vec::new());
     fetch(&world.hub(), |done, _| {
@@ -161,7 +162,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert_eq!(seen.iter().filter(|request| request.at_storage).count(), 1, "both fetched it");
 }
 
-/// The trusted certificates are the system's, or those of `SSL_CERT_FILE` if that is set.
+/// Trusted authorities are those of the system. If `SSL_CERT_FILE` is set, those in that file.
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "wants the packages of Hugging Face's client: `cargo xtask test clients` installs them, and runs this"]
@@ -176,14 +177,14 @@ fn a_hub_over_https_needs_a_trusted_authority_and_cannot_redirect_to_http() {
             let output = child.env("SSL_CERT_FILE", authority).output().unwrap();
             (output.status.success(), String::from_utf8(output.stdout).unwrap())
         };
-        // This is the authority of another server, which did not sign this server's certificate.
+        // This authority belongs to another server. It has not signed this server's certificate.
         let (stranger, other) = world.running(&["tls", "1"]);
         let (believed, why) = child(other.split_once(' ').unwrap().1);
         assert!(!believed && why.contains("UnknownIssuer") && world.server.seen().is_empty(), "{why}");
         let (fetched, why) = child(authority);
         match name {
             SMALL => assert_eq!((fetched, world.snapshot()), (true, vec!["more".to_owned()]), "{why}"),
-            // The listing was read, but the storage's address is plain http.
+            // The listing was read over https, but the address of the storage is plain http.
             _ => assert!(!fetched && why.contains("a redirect from https to http"), "{why}"),
         }
         end(server);

@@ -1,4 +1,5 @@
-//! Fetches of models from a hub into the cache: complete ones, refusals, and the state that each fault leaves.
+//! Models are fetched from a hub into the cache. The tests cover complete fetches, refusals, and what is left after
+//! each fault.
 
 use std::fs;
 use std::io::Write;
@@ -30,7 +31,7 @@ impl World {
         names
     }
 
-    /// All files of the snapshot, links included.
+    /// All files in the snapshot, including links.
     pub(crate) fn snapshot(&self) -> Vec<String> {
         self.names(&format!("snapshots/{COMMIT}"))
     }
@@ -44,12 +45,12 @@ pub(crate) fn fetch(hub: &Hub, progress: impl FnMut(u64, u64) -> ControlFlow<()>
     hub.fetch(&repository(hub)?.candidates[0], progress)
 }
 
-/// The name of a blob's part file.
+/// The name of the part file of a blob.
 fn arriving(content: &Content) -> String {
     format!("{}.autoplace.part", content.etag)
 }
 
-/// Bytes without repetitions, so that no range equals another.
+/// Bytes that never repeat, so that no range is equal to another.
 pub(crate) fn bytes(length: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -92,7 +93,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
     use Fault::{Cut, Status, WrongBytes, WrongLength};
     let data = bytes(300_000);
     let now = "Retry-After: 0\r\n";
-    // The third part has the words of the expected error; it is empty if the file arrives whole.
+    // The third element contains the words of the error that is expected. It is empty if the whole file must arrive.
     for (path, faults, words) in [
         ("/api/", vec![Status(429, now), Status(503, now)], &[][..]),
         ("/resolve/", vec![Status(429, "RateLimit: \"api\";r=0;t=0\r\n"), Status(500, "")], &[]),
@@ -128,7 +129,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
                 assert!(
                     world.snapshot().is_empty() && world.blobs().iter().all(|blob| blob.ends_with(".autoplace.part"))
                 );
-                // The files that a fault leaves do not obstruct the next fetch.
+                // Files that a fault has left do not prevent the next fetch.
                 while world.server.faults_left() > 0 {
                     let _ = world.fetch();
                 }
@@ -142,7 +143,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
 #[test]
 fn a_server_says_how_long_to_wait() {
     let world = World::new([(FILE, Content::large(bytes(1000)))]);
-    // If the server requested no wait, the second attempt would come only in an hour.
+    // The pause before the second attempt is an hour here, but the server asks for a wait of its own.
     let hub = Hub::new(world.server.endpoint(), world.cache.path());
     let hub = hub.patience(Duration::from_secs(20), 3, Duration::from_secs(3600));
     world.server.fail("/api/", [Fault::Status(429, "Retry-After: 0\r\n")]);
@@ -158,7 +159,7 @@ fn a_server_that_is_silent_or_not_there_is_an_error() {
     let impatient = |hub: Hub| hub.patience(Duration::from_millis(200), 2, Duration::from_millis(1));
     let error = repository(&impatient(world.hub())).unwrap_err();
     assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
-    // Nobody listens on port 1.
+    // Nobody listens on port 1, so the connection is refused.
     let error = repository(&impatient(hub("http://127.0.0.1:1", world.cache.path()))).unwrap_err();
     assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
 }
@@ -245,7 +246,7 @@ fn a_part_file_that_is_removed_during_the_fetch_is_not_lost() {
     world.server.slow(Duration::from_millis(1));
     let mut removed = 0;
     let path = fetch(&world.hub(), |done, _| {
-        // `hf cache prune` removes part files in this way.
+        // `hf cache prune` removes part files in the same way.
         if done > 0 && fs::remove_file(world.part("blobs").join(arriving(&content))).is_ok() {
             removed += 1;
         }
@@ -253,7 +254,7 @@ fn a_part_file_that_is_removed_during_the_fetch_is_not_lost() {
     });
     assert_eq!(fs::read(path.unwrap()).unwrap(), data);
     assert_eq!((removed, world.blobs()), (1, vec![content.etag.clone()]));
-    // The bytes were transferred once.
+    // The bytes were transferred only once.
     assert_eq!(world.server.seen().iter().filter(|request| request.at_storage).count(), 1);
 }
 
@@ -268,11 +269,11 @@ fn a_part_file_of_another_process_is_left_alone() {
     other.lock().unwrap();
     other.write_all(&data[..1000]).unwrap();
     let path = world.fetch().unwrap();
-    // Later writes of the other process do not reach the blob.
+    // If the other process writes later, that does not reach the blob.
     other.write_all(b"and more").unwrap();
     assert_eq!(fs::read(path).unwrap(), data);
     assert_eq!(world.blobs(), [content.etag.clone(), arriving(&content)]);
-    // A cancelled fetch beside another fetch removes its own part file.
+    // If a fetch is cancelled while another fetch is running, it removes its own part file.
     fs::remove_file(world.part("blobs").join(&content.etag)).unwrap();
     world.server.slow(Duration::from_millis(10));
     let error = fetch(&world.hub(), |done, _| if done > 0 { Break(()) } else { Continue(()) }).unwrap_err();
@@ -349,7 +350,7 @@ fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
     fs::remove_file(snapshot.join(&names[3])).unwrap();
     let offline = world.hub().offline(true);
     assert!(matches!(fetch(&offline, |_, _| Continue(())), Err(Error::Offline { .. })));
-    // The bytes of the blob are still in the cache.
+    // The bytes of the blob are still in the cache, so nothing is requested.
     world.server.seen();
     world.fetch().unwrap();
     assert!(world.server.seen().iter().all(|request| !request.at_storage));
@@ -392,7 +393,7 @@ fn a_name_with_a_quantisation_has_its_models_only() {
     assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0, UD-Q4_K_XL");
 }
 
-/// The environment variables of [`child`]: the endpoint and the cache.
+/// The environment variables for [`child`]: the endpoint and the cache.
 const CHILD: [&str; 2] = ["AUTOPLACE_HUB_TEST_ENDPOINT", "AUTOPLACE_HUB_TEST_CACHE"];
 
 /// A process that fetches from this endpoint into this cache.

@@ -1,4 +1,5 @@
-//! Headers that are read by ranges equal the headers of the whole files, and only a part of the bytes is transferred.
+//! If headers are read in ranges, they are equal to the headers of the whole files, and only a part of the bytes is
+//! transferred.
 
 use autoplace_hub::{Candidate, Error, PlannedFile, Preference, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};
@@ -10,11 +11,11 @@ use crate::world::{World, repository};
 use test_support::hub_server::{Content, Fault};
 use test_support::synthetic::shapes::{LLAMA_8B, Shape, TINY};
 
-/// A vocabulary like Llama 3's: tokens, token types and merges.
+/// A vocabulary like that of Llama 3: tokens, types of tokens, and merges.
 struct Vocabulary {
     tokens: usize,
     merges: usize,
-    /// Prefix of the tokens.
+    /// The prefix that all tokens have.
     token: &'static str,
     /// The last merge.
     last: &'static str,
@@ -22,7 +23,7 @@ struct Vocabulary {
 
 const LLAMA_3: Vocabulary = Vocabulary { tokens: 128_256, merges: 280_147, token: "token", last: "an end" };
 
-/// The keys before and after the vocabulary differ between quantisations, in length too.
+/// The keys before and after the vocabulary are different in each quantisation, and so are their lengths.
 fn model(quant: &str, types: (T, T, T), vocabulary: &Vocabulary) -> Builder {
     let Vocabulary { tokens, merges, token, last } = vocabulary;
     let kinds: Vec<i32> = (0..*tokens as i32).map(|n| 1 + n % 3).collect();
@@ -45,7 +46,7 @@ impl World {
     }
 }
 
-/// A repository of hollow files, the expected headers, and the total size of these headers.
+/// A repository of files without data, the headers that are expected, and the size of these headers together.
 fn hollow(models: impl IntoIterator<Item = (String, Builder)>) -> (World, Vec<Header>, usize) {
     let (mut files, mut whole, mut header_bytes) = (Vec::new(), Vec::new(), 0);
     for (name, model) in models {

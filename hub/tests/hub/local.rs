@@ -1,4 +1,4 @@
-//! Models in the stores of other tools, prepared in a temporary folder.
+//! Models in the stores of other tools. The stores are made in a temporary folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use test_support::synthetic::shapes::TINY;
 
-/// A home with the stores of all tools.
+/// A home folder that contains the stores of all tools.
 struct Home {
     root: TempDir,
 }
@@ -33,7 +33,7 @@ impl Home {
         path
     }
 
-    /// A small model with this name in its header.
+    /// Writes a small model whose header contains this name.
     fn model(&self, path: &str, name: &str) -> PathBuf {
         self.file(path, TINY.builder().str("general.basename", name).to_bytes().unwrap())
     }
@@ -55,7 +55,7 @@ impl Home {
         self.file(&format!(".ollama/models/manifests/{name}"), manifest.to_string());
     }
 
-    /// Every file with its length and modification time.
+    /// Every file, with its length and the time of its last change.
     fn listing(&self) -> BTreeMap<PathBuf, (u64, SystemTime)> {
         let (mut all, mut left) = (BTreeMap::new(), vec![self.root.path().to_owned()]);
         while let Some(path) = left.pop() {
@@ -77,7 +77,7 @@ fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
     models.models.iter().map(|model| (&model.name[..], model.quant.as_deref(), model.store)).collect()
 }
 
-/// The names of the skipped files, with the reasons.
+/// The names of the files that were skipped, each with the reason.
 fn passed(models: &Models) -> BTreeMap<String, SkipReason> {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     models.skipped.iter().map(|skipped| (name(&skipped.path), skipped.why.clone())).collect()
@@ -104,7 +104,7 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     home.file(&format!("{repository}/blobs/6.downloadInProgress"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/7.0123abcd.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/8.autoplace.part"), b"GGUF and so on");
-    // Part files beside a whole blob are leftovers, even if they are empty.
+    // If the whole blob is there too, part files are leftovers, even if they are empty.
     home.file(&format!("{repository}/blobs/1.4567cdef.incomplete"), b"");
     home.file(&format!("{repository}/blobs/2.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/3.autoplace.part"), b"GGUF and so on");
@@ -183,7 +183,7 @@ fn a_model_of_ollamas_cloud_has_no_file_and_is_not_reported() {
     assert!(models.models.is_empty() && models.skipped.is_empty(), "{:?}", models.skipped);
 }
 
-/// huggingface_hub 2.4: `CACHE/blobs/AB/HASH` holds the bytes, and each repository's blob is a link to that file.
+/// huggingface_hub 2.4: the bytes are in `CACHE/blobs/AB/HASH`, and the blob of each repository is a link to that file.
 #[test]
 #[cfg(unix)]
 fn a_blob_that_two_repositories_share_is_one_model_with_both_names() {
@@ -326,7 +326,7 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
     let may = |folder, mode| fs::set_permissions(home.path(folder), fs::Permissions::from_mode(mode)).unwrap();
     may("x/closed", 0o000);
     may("x/listed", 0o444);
-    // The superuser can read every folder, so the test differs for that user.
+    // The superuser can read every folder, so for that user the test expects something else.
     let is_open = fs::read_dir(home.path("x/closed")).is_ok();
     let models = home.in_folder("x");
     may("x/closed", 0o755);

@@ -1,4 +1,4 @@
-//! Tests of finding, choosing and fetching models.
+//! Tests for finding, choosing and fetching models.
 
 mod choice;
 mod client;

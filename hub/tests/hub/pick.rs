@@ -1,4 +1,4 @@
-//! Picks of models by name: from the cache first, then from the hub's listing.
+//! Models are picked by name: from the cache first, and then from the hub's listing.
 
 use std::ops::ControlFlow::Continue;
 
@@ -11,7 +11,7 @@ use crate::world::World;
 use test_support::hub_server::Content;
 use test_support::synthetic::shapes::{Shape, TINY};
 
-/// A repository with two quantisations, the smaller one first.
+/// A repository that has two quantisations, of which the smaller one comes first.
 fn world() -> World {
     let of = |kind| Content::large(Shape { types: (kind, kind, kind), ..TINY }.builder().to_bytes().unwrap());
     let broken = Content::large(b"<html>".repeat(100));

@@ -1,4 +1,4 @@
-//! The projector for a model is chosen by its header and fetched into the model's folder.
+//! For a model, a projector is chosen by its header, and fetched into the folder of the model.
 
 use std::ops::ControlFlow::Continue;
 
@@ -12,7 +12,7 @@ use test_support::hub_server::Content;
 use test_support::synthetic::mmproj;
 use test_support::synthetic::shapes::{LLAMA_8B, Shape, TINY};
 
-/// LLaVA's encoder with 12 billion more weights of this type: 22 GiB of F16, 12 GiB of Q8_0.
+/// LLaVA's encoder, and 12 billion more weights of this type. With F16 it has 22 GiB, and with Q8_0 12 GiB.
 fn projector(label: &str, kind: T) -> PlannedFile {
     let more = |file: Builder, il: u32| file.tensor(&format!("more.{il}.weight"), kind, &[4096, 25_000]);
     let file = (0..120).fold(mmproj::named("LLaVA 1.5"), more);
@@ -48,7 +48,7 @@ fn f16_is_chosen_if_it_fits_q8_0_otherwise_and_f32_last() {
         reason.starts_with("F16 is the projector, of 3 that go with the model: 16.") && reason.ends_with("on the host"),
         "{reason}"
     );
-    // The model has 8 GiB, which the host may rearrange. The projectors have 23 and 12 GiB.
+    // The model has 8 GiB. The host may rearrange its weights. The projectors have 23 and 12 GiB.
     let (small, reason) = of(34);
     assert_eq!(small.as_deref(), Some("Q8_0"), "{reason}");
     assert_eq!(chosen(&files[..1], &model, &host(gib(200))).0.as_deref(), Some("F32"));
@@ -72,7 +72,7 @@ fn a_projector_for_another_model_is_not_chosen_and_the_reason_is_given() {
     assert!(reason.contains("256") && reason.contains("4096"), "{reason}");
 }
 
-/// A repository with a model and three projectors; one of these is for another model.
+/// A repository that has a model and three projectors. One of these belongs to another model.
 fn world() -> World {
     let large = |file: Builder| Content::large(file.to_bytes().unwrap());
     World::new([
@@ -104,7 +104,7 @@ fn the_projector_of_a_repository_is_fetched_into_the_models_folder() {
     let projector = hub.pick_projector(&pick.projectors, &header, &machine, &Request::new()).unwrap();
     assert_eq!((projector.candidate.name(), &projector.cached), ("mmproj-F16", &None));
     let model = hub.fetch(pick.chosen().unwrap(), |_, _| Continue(())).unwrap();
-    // The cache has the model but no projector. The hub lists the projectors.
+    // The model is in the cache, but no projector is. The hub lists the projectors.
     let cached = hub.pick(&name, &machine, &Request::new(), Preference::Auto).unwrap();
     assert!(cached.cached.is_some() && cached.projectors.is_empty());
     let listed = hub.projectors(&name.without_quant()).unwrap();
@@ -144,7 +144,7 @@ fn a_hub_is_asked_once_for_the_projector_of_a_cached_model_that_has_none() {
     let world = World::new([("thing-Q8_0.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
     let (hub, name) = (world.hub(), "hf:some/thing".parse().unwrap());
     let none = |hub: &Hub| hub.projectors(&name).unwrap_err().to_string();
-    // Before the model is fetched nothing is remembered.
+    // Until the model is fetched, nothing is stored about projectors.
     assert_eq!(none(&hub), "some/thing has no projector (mmproj); it has none");
     let pick = hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap();
     hub.fetch(pick.chosen().unwrap(), |_, _| Continue(())).unwrap();
@@ -155,6 +155,6 @@ fn a_hub_is_asked_once_for_the_projector_of_a_cached_model_that_has_none() {
         assert_eq!(none(hub), "some/thing has no projector (mmproj); it has none");
     }
     assert!(world.server.seen().is_empty());
-    // The model is still found, by the hub and without it.
+    // The model is still found, both with the hub and without it.
     assert!(hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap().cached.is_some());
 }

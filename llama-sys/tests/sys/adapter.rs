@@ -1,4 +1,4 @@
-//! LoRA adapters and control vectors change only the computation. Those that do not fit are errors.
+//! LoRA adapters and control vectors change only the computation. If one of them does not fit, that is an error.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ fn file(adapter: &Adapter) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The logits after a short prompt in an empty cache.
+/// The logits after a short prompt, in an empty cache.
 fn logits(context: &mut Context) -> Vec<f32> {
     context.kv_clear().unwrap();
     let batch = batch_of(&tokens("In the beginning"), 0);
@@ -65,7 +65,7 @@ fn an_adapter_changes_the_logits_by_its_scale_and_leaves_no_trace() {
     assert_eq!(at(0.0), 0.0);
     context.set_lora(&[(adapter.clone(), 1.0)]).unwrap();
     let changed = logits(&mut context);
-    // The context keeps both loaded.
+    // The context keeps the adapter and the model loaded.
     drop((adapter, model));
     assert_eq!(logits(&mut context), changed);
     context.set_lora(&[]).unwrap();
@@ -89,7 +89,7 @@ fn an_adapter_of_another_load_and_one_that_is_there_twice_are_refused() {
     assert!(context.is_usable() && context.lora().is_empty());
 }
 
-/// A model in NVFP4, with a scale beside the first matrix of each feed-forward step.
+/// A model in NVFP4. In each feed-forward step, the first matrix has a scale.
 fn scaled(folder: &Path) -> PathBuf {
     let mut sketch = Sketch::new("llama", "scaled", DIMS);
     sketch.ends(TensorType::Q8_0, None);
@@ -134,7 +134,7 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
         (of_a_square("blk.77.attn_q.weight"), 0, "blk.77"),
         (of_a_square("blk.1.attn_k.weight"), 0, "blk.1.attn_k.weight"),
         (lora(), 64, "file bounds"),
-        // This key has a text instead of a number, on which ggml fails an assertion.
+        // This key has a text as its value, and not a number. ggml would fail an assertion on it.
         (lora().with(|file| file.str("adapter.lora.alpha", "eight")), 0, ""),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
 
 #[test]
 fn an_adapter_without_a_possible_graph_is_an_error() {
-    // ggml refuses the product of a weight and a pair that has three dimensions.
+    // ggml refuses to multiply a weight with two matrices of three dimensions.
     let lora = of_attention("llama").tensor("blk.0.ffn_up.weight.lora_a", TensorType::F32, &[WIDTH, 4, 3]);
     let lora = lora.tensor("blk.0.ffn_up.weight.lora_b", TensorType::F32, &[4, 512, 3]);
     let (_folder, path) = file(&lora);
@@ -177,7 +177,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     context.set_control_vector(&vector, 1..=99).unwrap();
     let changed = logits(&mut context);
     assert!(furthest(&changed, &plain) > 0.0);
-    // Another range of layers changes other layers, and so does data for the first layer alone.
+    // With another range of layers, other layers change, and also with data for only the first layer.
     context.set_control_vector(&vector, 2..=3).unwrap();
     let within = logits(&mut context);
     let short = &vector[..width];
@@ -228,8 +228,8 @@ fn cards_hold_what_the_breakdown_says_with_data_and_without() {
             (without_data.no_alloc, without_data.load_mode) = (true, LoadMode::None);
             let (asked, _context) = with_all(&Model::load(demo_path(), without_data).unwrap());
             for device in &devices {
-                // The sums for each device. The host is left out, because its buffer type has another name if the file
-                // is mapped.
+                // The sums of the bytes on each device. The host is left out, because its buffer type has another name
+                // if the file is mapped.
                 let of = |all: &MemoryBreakdown| {
                     let rows = all.on(device).map(|row| (row.adapters, row.compute));
                     rows.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))

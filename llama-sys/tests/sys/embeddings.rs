@@ -1,5 +1,5 @@
-//! The embeddings of a context equal those of llama.cpp itself. Requests that would end the process, or pool only a
-//! part of a text, are errors.
+//! The embeddings of a context are equal to those that llama.cpp itself computes. A request that would end the process,
+//! or pool only a part of a text, is an error.
 
 use crate::support::{cpu_context, demo_model, refused, tokens};
 use llama_sys::{Batch, Context, ContextParams, Pooling, raw};
@@ -20,7 +20,8 @@ fn embedding(pooling: Pooling) -> ContextParams {
     }
 }
 
-/// The texts, each as a sequence with its index. All tokens become outputs, even if their flags are off.
+/// The texts. Each is a sequence, whose number is the text's index. All tokens become outputs, even if their flags are
+/// not set.
 fn batch(texts: &[&str]) -> Batch {
     let mut batch = Batch::default();
     for (sequence, text) in (0..).zip(texts) {
@@ -31,13 +32,13 @@ fn batch(texts: &[&str]) -> Batch {
     batch
 }
 
-/// The embeddings of one text by llama.cpp's C interface, without our own code: one for the whole text, or one for each
-/// token.
+/// The embeddings of one text, computed with llama.cpp's C interface and without our own code: one for the whole text,
+/// or one for each token.
 fn by_the_c_interface(pooling: raw::llama_pooling_type, text: &str) -> Vec<f32> {
     let mut tokens = tokens(text);
     let path = std::ffi::CString::new(demo_model().path().to_str().unwrap()).unwrap();
-    // SAFETY: the calls of llama.cpp's own example `embedding`, in their order. Every handle is freed once, and only
-    // results for a batch of this size are read.
+    // SAFETY: the calls of llama.cpp's own example `embedding`, in their order. Every handle is freed once, and no more
+    // results are read than a batch of this size has.
     unsafe {
         let mut params = raw::llama_model_default_params();
         params.n_gpu_layers = 0;
@@ -116,14 +117,14 @@ fn vectors_that_were_not_computed_are_refused() {
 
 #[test]
 fn a_batch_that_llama_cpp_would_pool_in_part_is_refused() {
-    // The text needs more than one graph.
+    // For this text, more than one graph is needed.
     let params = ContextParams { n_ubatch: 8, ..embedding(Pooling::Mean) };
     let mut context = cpu_context(params.clone());
     assert_eq!(refused(context.decode(&batch(&TEXTS[..1]))), "n_tokens");
     let mut unpooled = cpu_context(ContextParams { pooling: Pooling::None, ..params });
     unpooled.decode(&batch(&TEXTS[..1])).unwrap();
 
-    // Sequences with separate caches are computed in one graph only up to the length of the shortest.
+    // If sequences have separate caches, one graph computes each of them only up to the length of the shortest.
     let mut context = cpu_context(ContextParams { n_ctx: 1024, kv_unified: false, ..embedding(Pooling::Mean) });
     assert_eq!(refused(context.decode(&batch(&TEXTS))), "kv_unified");
     context.decode(&batch(&TEXTS[..1])).unwrap();

@@ -1,5 +1,5 @@
-//! Matrices and signs that llama.cpp makes for weights that were folded in their file. A model without data counts the
-//! same bytes for them as a real load.
+//! Matrices and signs that llama.cpp makes for weights that are stored in folded form. For a model without data, the
+//! same bytes are counted for them as in a real load.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ fn transforms_of_folded_weights_are_counted_without_data_as_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folded(&WIDTHS, folder.path());
     let gpu = card(256 * MIB);
-    // The bytes of a matrix and a vector for each width. Each memory that has such weights has them once.
+    // For each width, the bytes of a matrix and of a vector. They exist once in each memory that has such weights.
     let once = 4 * (64 * 64 + 256 + 768);
     for (n_gpu_layers, on_card, on_host) in [(0, 0, once), (2, once, once), (-1, once, 0)] {
         let read = || ModelParams { load_mode: LoadMode::None, ..params(&[gpu.device()], n_gpu_layers) };

@@ -1,4 +1,4 @@
-//! Images beside a model: projectors with random weights.
+//! Images in prompts, with projectors of random weights.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ fn on(device: Option<Device>) -> ProjectorParams {
     }
 }
 
-/// Pixels of an image of this size, which differ by the seed.
+/// The pixels of an image of this size. With another seed they are others.
 fn pixels(width: u32, height: u32, seed: u32) -> Vec<u8> {
     (0..width * height * 3).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 13) as u8).collect()
 }
@@ -137,8 +137,8 @@ fn all_rows_of_a_non_causal_image_are_computed_at_once_or_refused() {
         enough.decode_rows(&Rows { is_non_causal: false, ..rows }).unwrap();
         (last, enough.logits(-1).unwrap().to_vec())
     };
-    // The last row attends to all others either way. But in the first block of the non-causal image the other rows
-    // attend to it too, so later blocks differ.
+    // In both cases, the last row attends to all others. But in the non-causal image, the other rows attend to it too.
+    // This changes the result of the first block, and so all later blocks.
     assert_ne!(causal.0, causal.1);
     let mut few = cpu_context(ContextParams { n_ctx: 256, n_ubatch: 3, ..ContextParams::default() });
     assert_eq!(refused(few.decode_rows(&rows)), "n_rows");
@@ -161,7 +161,7 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     assert_eq!(loaded.bytes(), asked.bytes);
     drop(loaded);
     assert_eq!(card.used(), before);
-    // Without enough memory the load is an error, and nothing stays allocated.
+    // If there is not enough memory, the load is an error, and nothing stays allocated.
     card.set_taken(card.total() - before - 1024);
     let error = Projector::load(&model, &path, &on(Some(card.device()))).unwrap_err();
     assert!(matches!(error, Error::ProjectorLoad { .. }), "{error}");
@@ -169,8 +169,8 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     assert_eq!(card.used(), before);
 }
 
-/// The small projectors of images whose rows are as wide as the demo model's, with the most tokens of an image where it
-/// takes any size.
+/// Small projectors for images, whose rows are as wide as those of the demo model. Some accept images of any size; for
+/// these, the maximum number of tokens is given.
 const FAMILIES: [(&str, Option<u32>); 11] = [
     ("Small LLaVA", None),
     ("Small Gemma 3", None),
@@ -257,12 +257,12 @@ fn the_largest_image_is_encoded_after_a_refusal_that_had_no_memory_for_all_buffe
     let params = ProjectorParams { image_max_tokens: Some(400), ..on(Some(card.device())) };
     let mut projector = Projector::load(&model, &path, &params).unwrap();
     let before = card.used();
-    // The largest image has a single column, since each of its rows ends with a further token.
+    // The largest image has only one column of rows, because another token follows each row.
     let largest = |projector: &mut Projector| all_rows(projector, 14, 14 * 400);
     assert_eq!(largest(&mut projector).unwrap(), 799);
     for round in 0..3 {
-        // The question for the bytes of an image frees buffers. Then another program takes so much that there is room
-        // for a square, and not for a column.
+        // When the bytes of an image are queried, buffers are freed. Then another program takes memory, so that there
+        // is room for a square image but not for the column.
         card.set_taken(card.total() - before + 4096);
         all_rows(&mut projector, 14, 14 * 10_000).unwrap_err();
         let missing = largest(&mut projector).unwrap_err().to_string();
@@ -289,7 +289,7 @@ fn rows_of_pixtral_are_numbers_whatever_the_memory_held_before() {
     let params = ProjectorParams { image_max_tokens: Some(60), ..on(None) };
     let mut all = Vec::new();
     for bytes in [1 << 16, 1 << 18, 1 << 20, 1 << 22] {
-        // malloc will return this memory again, which is full of NaN.
+        // malloc will return this memory again, and then it is full of NaN.
         let held: Vec<Vec<f32>> = (0..8).map(|_| vec![f32::NAN; bytes / 4]).collect();
         drop(held);
         let mut projector = Projector::load(&demo_model(), &path, &params).unwrap();
@@ -304,7 +304,7 @@ fn files_that_do_not_belong_together_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let model = demo_model();
     let says = |path: &Path| Projector::load(&model, path, &on(None)).unwrap_err().to_string();
-    // For a projector of another width, nothing stays loaded.
+    // If a projector has another width, nothing stays loaded.
     let wide = folder.path().join("wide.gguf");
     mmproj::gemma3_at(56, 512).write_sparse(&wide).unwrap();
     assert!(says(&wide).contains("its rows are 512 wide, and the model takes 256"), "{}", says(&wide));

@@ -30,7 +30,7 @@ fn cached(moe_cache_size: u64) -> ContextParams {
     ContextParams { moe_cache_size, ..context_params() }
 }
 
-/// The logits after a prompt, and after each of the tokens behind it.
+/// The logits after a prompt, and after each of the tokens that follow it.
 fn logits(context: &mut Context) -> Vec<f32> {
     let mut all = Vec::new();
     let mut batch = Batch::default();
@@ -45,7 +45,7 @@ fn logits(context: &mut Context) -> Vec<f32> {
     all
 }
 
-/// Bytes of the cache on the card, and of its slots on the host.
+/// The bytes of the cache on the card, and of the cache's slots on the host.
 fn experts(context: &Context, gpu: &SimGpu) -> (u64, u64) {
     let breakdown = context.memory_breakdown().unwrap();
     let on_card = breakdown.on(&gpu.device()).map(|row| row.experts).sum();
@@ -88,8 +88,9 @@ fn an_expert_is_loaded_once_if_all_have_room() {
     assert_eq!(context.moe_cache_uses().unwrap().hit_rate(), None);
     logits(&mut context);
     let first = context.moe_cache_uses().unwrap();
-    // Each token uses two of eight experts. Only batches of at most 32 tokens count, except in the last layer, which
-    // computes only the output of each batch, even of that with 40 tokens (models/qwen3moe.cpp, `inp_out_ids`).
+    // Each token uses two of the eight experts. Only batches of at most 32 tokens count. In the last layer all batches
+    // count, even the one with 40 tokens, because only one output of each batch is computed there (models/qwen3moe.cpp,
+    // `inp_out_ids`).
     let (n_used, n_expert, n_before) = (2, 8, u64::from(shape.n_layer) - 1);
     let (tokens, outputs) = (5 + 1 + 1 + 1 + 1, 6);
     assert_eq!(first.hits + first.misses, n_used * (tokens * n_before + outputs));
@@ -129,7 +130,7 @@ fn an_impossible_cache_is_refused() {
     assert_eq!(refused(Context::new(&model, cached(shape.least_bytes - 1))), "moe_cache_size");
     let on_host = Model::load(&path, params(&[], 0)).unwrap();
     assert_eq!(refused(Context::new(&on_host, cached(shape.most_bytes))), "moe_cache_size");
-    // Without experts on the host, llama.cpp warns and makes no cache.
+    // If there are no experts on the host, llama.cpp logs a warning and makes no cache.
     let on_card = Model::load(&path, params(&[gpu.device()], -1)).unwrap();
     assert_eq!(on_card.moe_cache_shape().unwrap().n_layer, 0);
     let context = Context::new(&on_card, cached(shape.most_bytes)).unwrap();
@@ -170,7 +171,7 @@ fn the_compute_buffers_are_those_of_the_breakdown_and_grow_only_with_a_reallocat
     let after = context.compute_buffers();
     assert_eq!(after.bytes, counted(&context));
     assert!(after.bytes >= before.bytes);
-    // The same computations again need no more memory.
+    // When the same is computed again, no more memory is needed.
     context.kv_clear().unwrap();
     logits(&mut context);
     assert_eq!(context.compute_buffers().bytes, after.bytes);

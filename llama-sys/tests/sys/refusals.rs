@@ -1,4 +1,5 @@
-//! Calls on which llama.cpp would end the process or read out of bounds are typed errors, and the process goes on.
+//! With these calls, llama.cpp would end the process or read out of bounds. Here they are typed errors, and the process
+//! continues.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use llama_sys::{
     Backend, Batch, Context, ContextParams, Error, FlashAttention, KvType, LoadMode, Model, ModelParams, Mtp, Sampler,
 };
 
-/// The result of loading the demo model on the CPU with changed parameters.
+/// Loads the demo model on the CPU, after `change` has changed the parameters.
 fn load(change: impl FnOnce(&mut ModelParams)) -> Result<Model, Error> {
     let mut params = cpu();
     change(&mut params);
@@ -30,7 +31,7 @@ fn one(token: i32, position: i32, seq: i32) -> Batch {
 #[test]
 fn impossible_parameters_of_a_load_are_refused() {
     assert_eq!(refused(load(|p| (p.no_alloc, p.load_mode) = (true, LoadMode::Auto))), "load_mode");
-    // Refused are the CPU as a device to offload to, and sixteen devices besides the CPU.
+    // These are refused: the CPU as a device to offload to, and sixteen devices in addition to the CPU.
     let cpu_device = Backend::init().unwrap().devices().remove(0);
     for devices in [vec![cpu_device.clone()], vec![cpu_device; 16]] {
         assert_eq!(refused(load(|p| p.devices = Some(devices))), "devices");
@@ -78,17 +79,17 @@ fn impossible_parameters_of_a_context_are_refused() {
         (|p| p.n_batch = 0, "n_batch"),
         (|p| p.n_seq_max = 0, "n_seq_max"),
         (|p| p.n_seq_max = 257, "n_seq_max"),
-        // There are more sequences than tokens, or fewer outputs than sequences.
+        // First there are more sequences than tokens, and then fewer outputs than sequences.
         (|p| (p.n_batch, p.n_seq_max) = (4, 8), "n_seq_max"),
         (|p| (p.n_seq_max, p.n_outputs_max) = (4, 2), "n_outputs_max"),
         (|p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, false), "n_ctx"),
         (|p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, true), "n_ctx"),
-        // Quantised values need flash attention.
+        // With quantised values, flash attention is needed.
         (|p| (p.type_v, p.flash_attention) = (KvType::Q8_0, FlashAttention::Disabled), "type_v"),
-        // Numbers of threads that ggml does not support.
+        // ggml does not support these numbers of threads.
         (|p| p.n_threads = Some(0), "n_threads"),
         (|p| p.n_threads_batch = Some(513), "n_threads_batch"),
-        // A cache of experts for a model without experts.
+        // The model has no experts, so it cannot have a cache of experts.
         (|p| p.moe_cache_size = 1 << 20, "moe_cache_size"),
     ];
     for (change, name) in cases {
@@ -138,7 +139,7 @@ fn batches_that_llama_decode_asserts_against_are_refused() {
     ] {
         assert_eq!(refused(context.decode(&wrong)), name);
     }
-    // None of these calls harmed the context.
+    // The context was not harmed by any of these calls.
     context.decode(&one(1, 0, 0)).unwrap();
 }
 
@@ -150,7 +151,7 @@ fn positions_that_do_not_follow_are_an_error_and_harm_nothing() {
     sampler.sample(&mut context, -1).unwrap();
     let gap = context.decode(&one(1, 7, 0));
     assert_matches!(gap, Err(Error::Decode { .. }));
-    // A failed batch does not return the logits of an earlier one.
+    // After a batch that failed, the logits of an earlier one are not returned.
     assert_eq!(refused(sampler.sample(&mut context, -1)), "index");
     context.decode(&one(1, 1, 0)).unwrap();
 }
@@ -225,11 +226,11 @@ fn sampling_parameters_out_of_range_are_refused() {
         cases.push((chain().dynamic_temperature(1.0, bad, 1.0), "dynatemp_range"));
         cases.push((chain().dynamic_temperature(1.0, 0.5, bad), "dynatemp_exponent"));
     }
-    // llama.cpp would ignore the first breaker and cut off the others.
+    // llama.cpp would ignore the first of these breakers, and cut off the others.
     for breaker in ["", &"-".repeat(41), "a\0b"] {
         cases.push((dry(0.8, 1.75, 2, 64, breaker), "dry_sequence_breaker"));
     }
-    // llama.cpp would ignore the last breaker. A repeated text does not count.
+    // llama.cpp would ignore the last breaker. If a text is repeated, it counts only once.
     let breakers: Vec<String> = (0..=64).map(|number| format!("<{number}>")).collect();
     cases.push((chain().dry(0.8, 1.75, 2, 64, &breakers), "dry_sequence_breaker"));
     let allowed = [&breakers[..64], &breakers[..64]].concat();
@@ -323,7 +324,7 @@ fn more_states_than_tokens_of_a_graph_are_refused() {
         let more = with(|p| (p.n_ubatch, p.n_rs_seq) = (n_ubatch, n_rs_seq));
         assert_eq!(refused(more), "n_rs_seq");
     }
-    // Without recurrent states the parameter has no effect.
+    // If there are no recurrent states, the parameter has no effect.
     let context = with(|params| params.n_rs_seq = 3).unwrap();
     assert_eq!(context.n_rs_seq(), 0);
 }

@@ -1,5 +1,6 @@
-//! A program that was built with `prebuilt-runtime` opens a set of libraries only if it is complete and of the
-//! program's build. The other tests of this program call into such a set, which `cargo xtask runtime --here` makes.
+//! A program that was built with `prebuilt-runtime` opens a set of libraries only if the set is complete and belongs to
+//! the program's build. The other tests in this program call functions of such a set, which `cargo xtask runtime
+//! --here` makes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use llama_sys::runtime::{Error, MANIFEST, Manifest, Set, VARIABLE, open_from, op
 use llama_sys::{BUILD, Backend, Error as Native, build_info};
 use tempfile::TempDir;
 
-/// The set that these tests run with.
+/// The set with which these tests run.
 fn whole() -> PathBuf {
     PathBuf::from(std::env::var_os(VARIABLE).expect("`cargo xtask test runtime` says which"))
 }
@@ -58,7 +59,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
                 _ => false,
             }
         }),
-        // The libraries agree with the manifest's list, but are of another build than it states.
+        // The libraries are those in the manifest's list, but they belong to another build than the manifest states.
         (
             "libraries of another commit",
             &|set| {
@@ -88,13 +89,13 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     }
     let set = copy(&folder, "whole");
     assert_eq!(open_from(&set.folder).unwrap().set, set);
-    // The two lists have different orders.
+    // The two lists have another order.
     let (mut names, mut built) = (Backend::init().unwrap().names(), build_info().backends.clone());
     names.sort();
     built.sort();
     assert_eq!(names, built);
     assert!(shortcomings().is_empty());
-    // An open runtime stays open.
+    // A runtime that is open stays open.
     assert_eq!(open_from(&whole()).unwrap().set, set);
     assert!(is_mapped(&set.folder));
 }
@@ -143,6 +144,6 @@ fn a_set_names_missing_libraries_and_their_source() {
     assert!(compiler.args(["-shared", "-fPIC", "-o"]).args([&driver, &code]).status().unwrap().success());
     let error = needs(library, "sse3", Some(13_000)).unwrap_err();
     assert!(error.contains("it supports CUDA 12.8, and 13.0 is needed"), "{error}");
-    // Features that `is_x86_feature_detected` cannot name count as present.
+    // If `is_x86_feature_detected` does not know a feature, it counts as present.
     needs(library, "no-such-instruction", Some(12_080)).unwrap();
 }

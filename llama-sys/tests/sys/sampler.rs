@@ -1,4 +1,4 @@
-//! Each sampler changes a few candidates as its paper says. The tests compare it with their own arithmetic.
+//! Each sampler changes a few candidates, as the paper about it says. The tests compute the expected values themselves.
 
 use crate::support::{cpu, demo_model, demo_path, refused};
 use llama_sys::{Candidate, Candidates, Error, Model, Sampler, SamplerChain, Token};
@@ -9,7 +9,7 @@ fn chain() -> SamplerChain {
     Sampler::chain(&demo_model()).unwrap()
 }
 
-/// Tokens 0, 1, 2, ... with these logits, in reverse order.
+/// Candidates for the tokens 0, 1, 2, ... with these logits, in reverse order.
 fn candidates(logits: &[f32]) -> Candidates {
     let mut all = vec![0.0; demo_model().vocab().n_tokens() as usize];
     all[..logits.len()].copy_from_slice(logits);
@@ -19,14 +19,14 @@ fn candidates(logits: &[f32]) -> Candidates {
     candidates
 }
 
-/// Tokens with these probabilities.
+/// Candidates with these probabilities.
 fn likely(probabilities: &[f32]) -> Candidates {
     let logits: Vec<f32> = probabilities.iter().map(|p| p.ln() + 3.0).collect();
     candidates(&logits)
 }
 
-/// The logits, by token, after a chain has processed `candidates`. Before that, the chain accepts the tokens `came`.
-/// Minus infinity represents a dropped token.
+/// The logits, in the order of the tokens, after a chain was applied to `candidates`. Before that, the chain accepts
+/// the tokens in `came`. Minus infinity stands for a token that was dropped.
 fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Candidates) -> Vec<f32> {
     let mut sampler = chain.unwrap().greedy().unwrap();
     came.iter().for_each(|&token| sampler.accept(token).unwrap());
@@ -48,18 +48,18 @@ fn assert_close(found: &[f32], expected: &[f32]) {
 #[test]
 fn filters_keep_likely_tokens_and_the_minimum_number() {
     let (all, five) = ([0, 1, 2, 3, 4], || likely(&PROBABILITIES));
-    // Entropy 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats; surprises 0.69, 1.20, 1.61: the second is the most
-    // typical, then the first.
+    // The entropy is 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats, and the surprises are 0.69, 1.20, 1.61. So the
+    // second token is the most typical one, and then the first.
     let three = || likely(&[0.5, 0.3, 0.2]);
-    // Mean 1, deviation sqrt(5).
+    // The mean is 1, and the standard deviation is sqrt(5).
     let four = || candidates(&[4.0, 2.0, 0.0, -2.0]);
     for (chain, candidates, kept) in [
         (chain().top_k(0), five(), &all[..]),
         (chain().top_k(2), five(), &all[..2]),
-        // 0.5 + 0.25 is not enough; with 0.15 it is.
+        // 0.5 + 0.25 is not enough. With 0.15 more it is.
         (chain().top_p(0.8), five(), &all[..3]),
         (chain().top_p(1.0), five(), &all),
-        // 0.2 * 0.5 = 0.1.
+        // The limit is 0.2 * 0.5 = 0.1.
         (chain().min_p(0.2), five(), &all[..3]),
         (chain().min_p(0.0), five(), &all),
         (chain().typical(0.2), three(), &all[1..2]),
@@ -81,7 +81,7 @@ fn filters_keep_likely_tokens_and_the_minimum_number() {
         (chain().min_keep(3).min_p(1.0), five(), &all[..3]),
         (chain().min_keep(2).typical(0.01), five(), &all[..2]),
         (chain().min_keep(9).top_p(0.1), five(), &all),
-        // Filters that were added before `min_keep` ignore it.
+        // `min_keep` has no effect on filters that were added before it.
         (chain().top_p(0.1).map(|chain| chain.min_keep(4)), five(), &all[..1]),
     ] {
         let names = format!("{chain:?} of {kept:?}");
@@ -105,20 +105,20 @@ fn temperatures_penalties_and_biases_change_logits() {
         (chain().temperature(0.0), &[], &three, &[3.0, NONE, NONE]),
         (chain().dynamic_temperature(2.0, 0.0, 1.0), &[], &three, &[1.5, 0.5, -1.0]),
         (chain().dynamic_temperature(1.0, 0.5, 1.5), &[], &three, &by(0.5 + (1.5 - 0.5) * share)),
-        // The temperature goes from 0.001, instead of -1, to 3.
+        // The temperature goes up to 3. It begins at 0.001, because -1 would be too low.
         (chain().dynamic_temperature(1.0, 2.0, 1.5), &[], &three, &by(0.001 + (3.0 - 0.001) * share)),
-        // Token 0 came once, token 1 twice (its logit is below 0), token 3 too long ago.
+        // Token 0 has come once, and token 1 twice (its logit is below 0). Token 3 came too long ago.
         (
             chain().penalties(3, 2.0, 0.25, 0.5),
             &[3, 0, 1, 1],
             &[3.0, -1.0, 0.5, 2.0],
             &[3.0 / 2.0 - 0.75, -2.0 - 0.5 - 0.5, 0.5, 2.0],
         ),
-        // "1 2 3" came before and was followed by 4: 0.8 * 2^(3 - 2).
+        // "1 2 3" has come before, and 4 has followed it: 0.8 * 2^(3 - 2).
         (dry(), &[1, 2, 3, 4, 0, 1, 2, 3], &[0.0; 5], &[0.0, 0.0, 0.0, 0.0, -1.6]),
         // A repetition of one token is allowed.
         (dry(), &[3, 4, 0, 3], &[0.0; 5], &[0.0; 5]),
-        // Two of the three tokens lie before the end of the line, so one is left.
+        // Two of the three tokens come before the end of the line, so only one counts.
         (dry(), &[1, 2, 3, 4, 0, 1, 2, newline, 3], &[0.0; 5], &[0.0; 5]),
         (chain().logit_bias(&[(1, 2.5), (0, NONE)]), &[], &[9.0, 0.0, 1.0], &[NONE, 2.5, 1.0]),
     ] {
@@ -198,7 +198,8 @@ fn adaptive_p_prefers_a_probability_and_remembers_its_choices() {
 
 #[test]
 fn a_choice_by_chance_comes_as_often_as_it_is_likely() {
-    // With 4,000 draws, a share has a standard deviation of less than 0.008. The test allows five of them.
+    // With 4,000 draws, the standard deviation of a share is less than 0.008. The test allows a difference of five
+    // standard deviations.
     let often = |chain: Result<SamplerChain, Error>| {
         let mut sampler = chain.unwrap().dist(5).unwrap();
         let mut counts = [0.0; PROBABILITIES.len()];
@@ -212,7 +213,7 @@ fn a_choice_by_chance_comes_as_often_as_it_is_likely() {
     };
     let likely = PROBABILITIES.map(f64::from);
     close(often(Ok(chain())), likely);
-    // XTC drops the first token in three of ten draws; the remaining tokens are chosen by their shares.
+    // In three of ten draws, XTC drops the first token. The others are then chosen according to their shares.
     let without_first = |n: usize| if n == 0 { 0.0 } else { likely[n] / 0.5 };
     let mixed: [f64; 5] = std::array::from_fn(|n| 0.7 * likely[n] + 0.3 * without_first(n));
     close(often(chain().xtc(0.3, 0.2, 4)), mixed);
@@ -287,7 +288,7 @@ fn a_mask_says_which_tokens_are_candidates() {
         some.iter().map(Candidate::token).collect::<Vec<_>>()
     };
     assert_eq!(of(&[1 << 3 | 1 << 31, 1, 1 << 5]), [3, 31, 32, 69]);
-    // Masks with bits beyond the vocabulary, and with missing or superfluous words.
+    // Masks: one with bits beyond the vocabulary, and others with too few or too many words.
     assert_eq!(of(&[0, 0, 1 << 5 | 1 << 6, u32::MAX]), [69]);
     assert_eq!(of(&[0b101]), [0, 2]);
     assert_eq!(of(&[]), [0; 0]);

@@ -1,4 +1,4 @@
-//! A simulated GPU counts bytes like llama.cpp, refuses buffers that do not fit, and fails when it is set to fail.
+//! A simulated GPU counts bytes as llama.cpp does, refuses buffers that do not fit, and fails when it is told to.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn a_failed_allocation_names_device_and_bytes_and_the_model_stays() {
     let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
     assert_eq!((&out.buffer_type, out.bytes), (&gpu.device().name(), weights));
     are_empty([&gpu]);
-    // The cards have room for the weights alone, for weights and cache, and for everything but one byte.
+    // There is room on the cards for only the weights, for weights and cache, and for everything except one byte.
     for total in [weights, weights + MIB, all - 1] {
         let gpu = card(total);
         let model = load(&[&gpu], -1);
@@ -52,7 +52,7 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
     assert_matches!(first.decode(&batch), Err(Error::Decode { .. }));
     assert!(!first.is_usable());
     assert_matches!(first.decode(&batch), Err(Error::Poisoned { .. }));
-    // The model is still usable.
+    // The model can still be used.
     greedy(&mut context(&model), 3);
     drop((first, model));
     are_empty([&gpu]);
@@ -62,7 +62,7 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
 fn a_reserved_computation_takes_no_further_bytes() {
     own_process!();
     let gpu = card_by(Rules::Cuda, 64 * MIB);
-    // Only some layers are on the card, which computes with the host's weights for batches of 32 tokens or more.
+    // Only some layers are on the card. For batches of 32 tokens or more, it computes with the host's weights too.
     let model = load(&[&gpu], 3);
     let mut context = context(&model);
     let at_first = gpu.used();
@@ -75,7 +75,7 @@ fn a_reserved_computation_takes_no_further_bytes() {
         context.decode(&batch_of(&vec![1; n_tokens], 0)).unwrap();
         assert_eq!(gpu.used(), reserved, "{n_tokens} tokens");
     }
-    // Numbers of tokens that no computation can have are refused.
+    // A number of tokens that no computation can have is refused.
     for n_tokens in [0, context.n_ubatch() + 1] {
         let refused = context.reserve(n_tokens);
         assert_matches!(refused, Err(Error::InvalidParameter { .. }));
@@ -99,7 +99,7 @@ fn llama_cpp_runs_without_fused_attention_on_a_card_that_lacks_it() {
     let gpu = gpu.register().unwrap();
     let (text, automatic) = unfused(-1, &[&gpu], FlashAttention::Auto);
     assert_eq!(text, expected);
-    // Without fused attention the graph is different, and so is its memory.
+    // Without fused attention, the graph is another one, and it needs other memory.
     let able = card(256 * MIB);
     let (_, fused) = unfused(-1, &[&able], FlashAttention::Auto);
     assert_ne!(automatic, fused);
@@ -119,7 +119,7 @@ fn attention(type_id: u32, n_head: u32) -> Operation {
     Operation::Attention { type_id, head_size: 64, n_head, n_head_kv: 2, n_kv: 256, n_tokens: 1 }
 }
 
-/// One small operation of each kind.
+/// One small operation of each kind, for weights of this type.
 fn operations(name: &str) -> [Operation; 5] {
     let (n_embd, n_expert, n_used, n_tokens) = (256, 8, 2, 1);
     let (n_ff, head_size, n_head, n_head_kv) = (512, 64, 4, 2);
@@ -140,7 +140,7 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
     let cpu = (backend.devices().into_iter()).find(|device| device.kind() == DeviceKind::Cpu);
     for device in [gpu.device(), cpu.unwrap()] {
         let mut bench = Bench::new(&device, 2, true).unwrap();
-        // Among them are Q4_0, which the CPU rearranges, and IQ2_XS, which has no quick quantisation.
+        // Q4_0 is among them, which the CPU rearranges, and IQ2_XS, for which there is no quick quantisation.
         for name in "f32 f16 bf16 q8_0 q4_0 q4_K iq2_xs mxfp4".split(' ') {
             for operation in operations(name) {
                 let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();

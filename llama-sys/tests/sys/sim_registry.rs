@@ -35,7 +35,7 @@ fn a_card_is_listed_as_a_gpu_until_it_is_dropped() {
     assert_eq!(device.pci_id().as_deref(), Some("0000:01:00.0"));
     drop(gpu);
     assert_eq!(listed(), before);
-    // A handle of the device that is left still works.
+    // A handle of the device still works.
     assert_eq!(device.description(), "SIM RTX 4090");
     assert_eq!(device.memory().unwrap().total, 24 << 30);
 }
@@ -47,7 +47,7 @@ fn a_loaded_model_outlives_its_card() {
     let name = gpu.device().name();
     let model = load(&[&gpu], -1);
     drop(gpu);
-    // The slot is not reused meanwhile.
+    // Meanwhile, the slot is not used again.
     let other = card(256 * MIB);
     assert_ne!(other.device().name(), name);
     let mut context = context(&model);
@@ -90,7 +90,8 @@ fn ten_thousand_registrations_take_no_memory() {
     assert_eq!(names.len(), 1, "{names:?}");
     assert_eq!(listed(), before);
     let grown = resident().saturating_sub(before_all);
-    // Linux counts a process's pages in steps of 64, separately for each core, so a few hundred KiB are not growth.
+    // Linux counts the pages of a process in steps of 64, separately for each core. So a difference of some hundred KiB
+    // does not mean that memory has grown.
     assert!(grown < 1 << 20, "{grown} bytes");
 }
 

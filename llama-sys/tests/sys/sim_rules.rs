@@ -1,4 +1,4 @@
-//! The rules of backends change the memory of a file's weights.
+//! With the rules of a backend, the weights in a file need another amount of memory.
 
 use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
 use llama_sys::sim::{Rules, SimGpu};
@@ -23,10 +23,10 @@ fn metal_maps_the_file_from_the_first_to_the_last_tensor_of_its_own() {
     let mapped = breakdown.rows.iter().find(|row| row.buffer_type == name);
     let mapped = mapped.expect("a mapped buffer");
     assert_eq!(mapped.model, gpu.used());
-    // The mapped range includes other devices' tensors that lie between those of the card.
+    // The range that is mapped contains tensors of other devices, if they lie between those of the card.
     let file = std::fs::metadata(demo_path()).unwrap().len();
     assert!((sum..file).contains(&mapped.model), "{mapped:?} {sum}");
-    // Without mapping, the memory is the sum of the tensors.
+    // If nothing is mapped, the memory is the sum of the tensors.
     let mut read = params(&[gpu.device()], -1);
     drop((breakdown, model));
     read.load_mode = LoadMode::None;

@@ -1,4 +1,4 @@
-//! Shifts of positions on a card: the memory that they take, and the types of keys that it can rotate.
+//! Positions are shifted on a card: how much memory this takes, and which types of keys it can rotate.
 
 use crate::support::sim::{MIB, card, context_params, load};
 use llama_sys::{Batch, Context, ContextParams, FlashAttention, KvType, Position};
@@ -23,7 +23,7 @@ fn shifted(context: &mut Context) {
     assert_eq!(context.kv_seq_end(0).unwrap(), Some(7));
 }
 
-/// The additional memory that a context takes after positions were shifted.
+/// How much more memory a context takes after its positions were shifted.
 fn growth(of: ContextParams) -> u64 {
     let gpu = card(512 * MIB);
     let model = load(&[&gpu], 3);

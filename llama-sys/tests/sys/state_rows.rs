@@ -1,10 +1,10 @@
-//! The state of a sequence, divided by tokens. Rows that are read in pieces restore the state of all tokens or of the
-//! first ones.
+//! The state of a sequence, divided by tokens. Rows that were read in pieces can restore the state of all tokens, or of
+//! the first ones.
 
 use crate::support::{batch_of, cpu_context, tokens};
 use llama_sys::{Batch, Context, ContextParams, Error, FlashAttention, KvType, Position, RowPiece, RowShape, Token};
 
-/// Parameters with different layouts of rows: values in rows, transposed values, and quantised values.
+/// Parameters with which rows have different layouts: values in rows, transposed values, and quantised values.
 fn layouts() -> [ContextParams; 3] {
     let params = |flash_attention, kv| ContextParams {
         n_ctx: 512,
@@ -57,7 +57,7 @@ fn rows_in_pieces_are_the_state_in_any_context_and_any_sequence() {
         let (shape, pieces) = pieces(&mut context, &[1, 7, text.len() - 8]);
         assert!(pieces.iter().all(|(data, tokens)| data.len() == shape.row_bytes() * tokens));
         assert_eq!(RowShape::from_bytes(&shape.to_bytes()), Some(shape.clone()));
-        // Several pieces of one size are read at once.
+        // Several pieces of the same size are read at once.
         let rows = context.rows(0).unwrap().unwrap();
         let at_once = context.read_pieces(0, &rows, 3..text.len(), 4, b"front").unwrap();
         for (index, piece) in at_once.iter().enumerate() {
@@ -103,11 +103,11 @@ fn a_sequence_may_begin_at_another_position_than_0() {
         let given = [RowPiece { data: &data, tokens: rows.tokens(), wanted: rows.tokens() }];
         let mut other = cpu_context(params);
         other.write_rows_from(1, 3, rows.shape(), &given, &[]).unwrap();
-        // The rows are in other cells now, so the last bits of logits may differ.
+        // The rows are in other cells now. So the last bits of the logits may be different.
         let written = other.rows(1).unwrap().unwrap();
         assert_eq!((written.first(), written.tokens()), (3, rows.tokens()));
         assert!(other.read_rows(1, &written, 0..written.tokens()).unwrap() == data);
-        // A sequence with a gap cannot be divided.
+        // If there is a gap in a sequence, it cannot be divided.
         context.kv_seq_remove(0, 5..6).unwrap();
         assert!(context.rows(0).unwrap().is_none());
     }
@@ -118,8 +118,8 @@ fn cells_in_another_order_than_their_tokens_are_read_in_the_order_of_the_tokens(
     let params = ContextParams { kv_unified: true, ..layouts()[0].clone() };
     let mut context = cpu_context(params.clone());
     let text = text();
-    // The first tokens of the text get the cells behind those of another text, and the other tokens the cells before
-    // them.
+    // The cells of another text are in the middle. The first tokens of this text get the cells after them, and the
+    // other tokens get the cells before them.
     let compute = |context: &mut Context, seq, from: usize, tokens: &[Token]| {
         let mut batch = Batch::default();
         for (at, token) in tokens.iter().enumerate() {

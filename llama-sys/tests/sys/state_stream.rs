@@ -1,9 +1,9 @@
-//! The state of a sequence is restored as it was. Pending operations are carried out before it is saved.
+//! The state of a sequence is restored exactly. Operations that are pending are carried out before it is saved.
 
 use crate::support::{batch_of, cpu_context, tokens};
 use llama_sys::{Batch, Context, ContextParams, Position};
 
-/// A context with two sequences that have separate caches. The first one holds a text.
+/// A context with two sequences. Each has a separate cache. The first sequence contains a text.
 fn with_text() -> (Context, Position) {
     let mut context = cpu_context(ContextParams { n_ctx: 512, n_seq_max: 2, ..ContextParams::default() });
     let tokens = tokens("In the beginning God created");
@@ -38,7 +38,7 @@ fn a_pending_copy_does_not_copy_the_restored_state() {
     let state = context.save_state(0).unwrap();
     let expected = logits_after(&mut context, 0, end);
     let (mut other, _) = with_text();
-    // Another text replaces the text before the copy is carried out.
+    // Before the copy is carried out, another text replaces the text.
     other.kv_seq_copy(0, 1, 0..Position::MAX).unwrap();
     let mut shorter = with_text().0;
     shorter.kv_seq_remove(0, 3..Position::MAX).unwrap();

@@ -1,4 +1,4 @@
-//! Types are `Send` and `Sync` exactly if llama.cpp allows that, and threads that wait do not disturb other threads.
+//! A type is `Send` and `Sync` exactly if llama.cpp allows that. And threads that wait do not disturb other threads.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ assert_impl_all!(AbortHandle: Send, Sync);
 assert_impl_all!(Batch: Send, Sync);
 assert_impl_all!(State: Send, Sync);
 assert_impl_all!(Error: Send, Sync);
-// Only one thread at a time may use these, because llama.cpp's contexts and samplers have no locks.
+// These may only be used by one thread at a time, because llama.cpp's contexts and samplers have no locks.
 assert_impl_all!(Context: Send);
 assert_not_impl_any!(Context: Sync);
 assert_impl_all!(Sampler: Send);
@@ -61,7 +61,7 @@ fn this_build_has_threads_that_sleep_while_they_wait_unless_openmp_has_them() {
     assert_ne!(info.openmp, info.threads_sleep, "native/wait.cmake does not know this llama.cpp's barrier: {info}");
 }
 
-/// The number of times that this process gave up a core because it had to wait.
+/// How often this process has given up a core because it had to wait.
 #[cfg(target_os = "linux")]
 fn sleeps() -> i64 {
     // SAFETY: plain numbers, which the system overwrites.
@@ -78,8 +78,8 @@ fn threads_sleep_while_they_wait_for_a_thread_without_a_core() {
     if !build_info().threads_sleep {
         return;
     }
-    // Four threads share each core, as beside three other programs: some thread always waits for one that is not
-    // running.
+    // There are four threads for each core, as if three other programs were running. So some thread always waits for
+    // one that is not running at that time.
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let text = tokens("And it came to pass");
     let alone = greedy(&mut cpu_context(<_>::default()), &text, 20);
@@ -87,7 +87,7 @@ fn threads_sleep_while_they_wait_for_a_thread_without_a_core() {
     let mut context = Context::new(&demo_model(), params).unwrap();
     let before = sleeps();
     assert_eq!(greedy(&mut context, &text, 20), alone);
-    // A token of the demo model has some 150 barriers.
+    // For one token of the demo model, the threads wait for each other some 150 times.
     let slept = sleeps() - before;
     assert!(slept > 20 * 100, "only {slept} sleeps");
 }
@@ -106,7 +106,7 @@ fn threads_with_nothing_to_compute_use_no_core() {
         assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
-    // This is longer than idle threads poll for the next graph.
+    // Idle threads poll for the next graph, but not as long as this.
     std::thread::sleep(std::time::Duration::from_millis(200));
     let before = cpu();
     std::thread::sleep(std::time::Duration::from_millis(500));

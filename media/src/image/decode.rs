@@ -11,7 +11,7 @@ use super::{Image, jpeg, pixels, webp};
 use crate::timed::{Deadline, Timed};
 use crate::{Error, ImageLimits};
 
-/// Bytes of memory that a decoder needs beside the pixels: buffers of rows, and metadata.
+/// Bytes of memory that a decoder needs in addition to the pixels: buffers of rows, and metadata.
 const BESIDE_PIXELS: u64 = 16 << 20;
 
 /// The file, and the limits of its decoding.
@@ -32,9 +32,9 @@ pub(super) fn decode(name: &str, bytes: &[u8], limits: &ImageLimits) -> Result<I
     let input = Input { name, bytes, format: Format::detect(name, bytes)?, limits, deadline };
     input.allow_memory(0)?;
     let decoded = catch_unwind(AssertUnwindSafe(|| input.decode()));
-    // The time comes first: a decoder whose reader has ended reports a damaged file.
+    // The time is checked first, because a decoder whose reader has ended early reports a damaged file.
     input.deadline.check(name)?;
-    // A panic of a decoder is an error of the file, not of the application.
+    // If a decoder panics, that is an error of the file and not of the application.
     decoded.unwrap_or_else(|_| Err(input.damaged("the decoder panicked")))
 }
 
@@ -63,7 +63,7 @@ impl<'a> Input<'a> {
         Ok(Image::of_pixels(upright.width(), upright.height(), upright.into_raw()))
     }
 
-    /// Decodes by the crate `image`.
+    /// Decodes with the crate `image`.
     fn by_image(&self, format: ImageFormat) -> Result<(image::RgbImage, Orientation), Error> {
         let mut reader = ImageReader::with_format(self.reader(), format);
         let mut limits = Limits::no_limits();
@@ -72,17 +72,17 @@ impl<'a> Input<'a> {
         let mut decoder = reader.into_decoder().map_err(|error| self.refused(&error))?;
         let (width, height) = decoder.dimensions();
         self.allow(width, height)?;
-        // A GIF's frame may be larger than its canvas, so the decoder has a limit of its own.
+        // A frame of a GIF may be larger than the canvas, so the decoder gets a separate limit.
         limits.max_alloc = Some(self.limits.pixels.saturating_mul(4).min(self.limits.memory / 2));
         decoder.set_limits(limits).map_err(|error| self.refused(&error))?;
-        // Broken metadata does not make a picture unreadable.
+        // A picture whose metadata are broken can still be read.
         let exif = decoder.exif_metadata().ok().flatten();
         let orientation = exif.as_deref().map_or(Orientation::NoTransforms, orientation);
         let decoded = DynamicImage::from_decoder(decoder).map_err(|error| self.refused(&error))?;
         Ok((pixels::over_white(decoded), orientation))
     }
 
-    /// A reader of the file that reports its end when the time is up.
+    /// A reader of the file. When the time is up, it reports the end of the file.
     pub(super) fn reader(&self) -> Timed<Cursor<&'a [u8]>> {
         Timed::new(Cursor::new(self.bytes), self.bytes.len() as u64, &self.deadline)
     }

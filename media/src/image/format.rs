@@ -17,7 +17,7 @@ pub(super) enum Format {
 const FORMATS: &str = "a PNG, JPEG, WebP, GIF or BMP file";
 
 impl Format {
-    /// The format of a file, or an error that names what the file is instead.
+    /// The format of a file, or an error that says what kind of file it is.
     pub(super) fn detect(name: &str, bytes: &[u8]) -> Result<Self, Error> {
         let found = match image::guess_format(bytes) {
             Ok(ImageFormat::Bmp) => return Ok(Self::Bmp),
@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// Maximum bytes of heap per pixel that a decoder and the conversion to RGB take.
+    /// Maximum bytes of heap per pixel for a decoder and the conversion to RGB.
     pub(super) fn bytes_per_pixel(self) -> u64 {
         match self {
             // At most 4 for the decoder, and 3 for the picture.
@@ -50,16 +50,16 @@ impl Format {
             Self::Gif => 12,
             // 4 channels of 16 bits, and 3 for the picture.
             Self::Png => 12,
-            // A coefficient of 2 bytes for each of at most 4 components, 3 for the picture, and 3 for its rotated copy.
+            // 2 bytes for each coefficient of at most 4 components, 3 for the picture, and 3 for its rotated copy.
             Self::Jpeg => 16,
-            // 4 each for an animation's canvas, its frame and a copy; the rest for the frame's planes and alpha
-            // channel.
+            // 4 for an animation's canvas, 4 for its frame and 4 for a copy. The rest is for the planes and the alpha
+            // channel of the frame.
             Self::WebP => 24,
         }
     }
 }
 
-/// Names a format that is not decoded.
+/// The name of a format that this crate does not decode.
 fn other_format(bytes: &[u8]) -> String {
     let brand = bytes.get(8..12).filter(|_| bytes.get(4..8) == Some(b"ftyp"));
     match (brand, bytes) {

@@ -1,5 +1,5 @@
-//! JPEG, by the decoder that the crate `image` uses too. Here the decoder reads through a reader with a time limit,
-//! because a progressive file of many scans can take very long.
+//! JPEG, with the decoder that the crate `image` uses too. Here, the decoder's reader has a time limit, because a
+//! progressive file with many scans can take very long.
 
 use image::RgbImage;
 use image::metadata::Orientation;
@@ -11,11 +11,11 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 use super::decode::{Input, orientation};
 use crate::Error;
 
-/// Decodes grey, YCbCr, RGB, CMYK and YCCK. CMYK becomes RGB as in other programs without a colour profile: Adobe's
-/// inverted inks, each multiplied by black.
+/// Decodes grey, YCbCr, RGB, CMYK and YCCK. CMYK is converted to RGB as other programs do it without a colour profile:
+/// Adobe's inks are inverted, and each is multiplied by black.
 pub(super) fn decode(input: &Input<'_>) -> Result<(RgbImage, Orientation), Error> {
     let refused = |error| refused(input, &error);
-    // Many cameras and editors write files that break a rule. Like other programs, this decoder is not strict.
+    // Many cameras and editors write files that break some rule. Like other programs, this decoder accepts them.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
         .set_max_width(usize::MAX)
@@ -41,17 +41,17 @@ fn side(input: &Input<'_>, pixels: usize) -> Result<u32, Error> {
     u32::try_from(pixels).map_err(|_| input.damaged(format!("a side of {pixels} pixels")))
 }
 
-/// Whether the end marker follows the first scan. The decoder fills what a truncated file lacks with grey.
+/// Whether the end marker follows the first scan. If a file was cut off, the decoder fills the missing part with grey.
 fn has_end(bytes: &[u8]) -> bool {
-    // Bytes between the segments: the decoder judges such a file.
+    // There are bytes between the segments. The decoder decides about such a file.
     let Some(scan) = first_scan(bytes) else {
         return true;
     };
     bytes[scan..].windows(2).any(|pair| pair == [0xff, 0xd9])
 }
 
-/// The offset behind the first start-of-scan marker. The segments before the marker may hold a thumbnail with its own
-/// end marker.
+/// The offset after the first start-of-scan marker. The segments before this marker may contain a thumbnail, which has
+/// an end marker too.
 fn first_scan(bytes: &[u8]) -> Option<usize> {
     let mut at = 2;
     loop {

@@ -14,9 +14,10 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{Error, ImageLimits, MediaHash};
 
-/// A decoded picture: 8 bits each of red, green and blue for every pixel, row by row from the top left.
+/// A decoded picture. Each pixel has 8 bits of red, of green and of blue. Pixels are stored row by row, from the top
+/// left.
 ///
-/// Clones share the pixels. Two pictures are equal if their sizes and pixels are.
+/// Clones share the pixels. Two pictures are equal if they have the same size and the same pixels.
 #[derive(Clone)]
 pub struct Image(Arc<Pixels>);
 
@@ -33,12 +34,12 @@ impl Image {
     /// The format is recognised by the file's first bytes, not by its name.
     ///
     /// # Errors
-    /// If the file cannot be read, is in none of these formats, is damaged, or exceeds a limit.
+    /// An error if the file cannot be read, has none of these formats, is damaged, or exceeds a limit.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_within(path, &ImageLimits::default())
     }
 
-    /// As [`Image::open`], within `limits`.
+    /// As [`Image::open`], but within `limits`.
     ///
     /// # Errors
     /// As [`Image::open`].
@@ -46,7 +47,7 @@ impl Image {
         let name = path.as_ref().display().to_string();
         let io = |source| Error::Io { name: name.clone(), source };
         let mut bytes = Vec::new();
-        // Reads one byte more than is allowed, to notice a file that grows meanwhile.
+        // Reads one byte more than is allowed. So it is noticed if the file grows meanwhile.
         let file = File::open(&path).map_err(io)?;
         file.take(limits.bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
         decode::decode(&name, &bytes, limits)
@@ -60,7 +61,7 @@ impl Image {
         Self::from_bytes_within(bytes, &ImageLimits::default())
     }
 
-    /// As [`Image::from_bytes`], within `limits`.
+    /// As [`Image::from_bytes`], but within `limits`.
     ///
     /// # Errors
     /// As [`Image::open`].
@@ -68,7 +69,7 @@ impl Image {
         decode::decode(NAME, bytes, limits)
     }
 
-    /// Makes a picture of pixels that the application has decoded: `width` x `height` x 3 bytes, row by row from the
+    /// Makes a picture from pixels that the application has decoded: `width` x `height` x 3 bytes, row by row from the
     /// top left.
     ///
     /// ```
@@ -78,7 +79,7 @@ impl Image {
     /// ```
     ///
     /// # Errors
-    /// If there is no pixel, or if `rgb` has another number of bytes.
+    /// An error if there are no pixels, or if `rgb` has the wrong number of bytes.
     pub fn from_rgb(width: u32, height: u32, rgb: Vec<u8>) -> Result<Self, Error> {
         let needed = u128::from(width) * u128::from(height) * 3;
         if needed == 0 || rgb.len() as u128 != needed {
@@ -102,7 +103,7 @@ impl Image {
         self.0.height
     }
 
-    /// The pixels: red, green and blue of each, row by row from the top left.
+    /// The pixels: for each its red, green and blue, row by row from the top left.
     pub fn rgb(&self) -> &[u8] {
         &self.0.rgb
     }

@@ -1,8 +1,8 @@
-//! Converts a decoder's pixels to red, green and blue of 8 bits.
+//! Converts a decoder's pixels to 8 bits of red, green and blue.
 
 use image::{DynamicImage, RgbImage};
 
-/// Repeats grey for each colour, rounds 16 bits to 8, and puts transparent pixels over white.
+/// Uses grey for all three colours, rounds 16 bits to 8, and puts transparent pixels on white.
 pub(super) fn over_white(image: DynamicImage) -> RgbImage {
     match image {
         DynamicImage::ImageRgb8(image) => image,
@@ -58,7 +58,7 @@ fn over_8(value: u8, alpha: u8) -> u8 {
     ((sum + 127) / 255) as u8
 }
 
-/// Blends a value of 16 bits with white, and rounds it once, to 8 bits.
+/// Blends a value of 16 bits with white. The result is rounded only once, to 8 bits.
 fn over_16(value: u16, alpha: u16) -> u8 {
     const WHITE: u64 = 65_535;
     let (value, alpha) = (u64::from(value), u64::from(alpha));

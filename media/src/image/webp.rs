@@ -12,8 +12,8 @@ pub(super) fn check(input: &Input<'_>) -> Result<(), Error> {
     chunks(input, HEADER + 4, input.bytes.len(), None, false)
 }
 
-/// Checks the chunks between two offsets: those of the file, or those in a frame of an animation. `canvas` is the width
-/// and height in the first chunk of the file.
+/// Checks the chunks between two offsets: the chunks of the file, or those in a frame of an animation. `canvas` is the
+/// width and height in the first chunk of the file.
 fn chunks(
     input: &Input<'_>,
     mut at: usize,
@@ -58,13 +58,13 @@ fn header(bytes: &[u8], at: usize) -> Option<(&[u8; 4], usize)> {
     Some((name, u32::from_le_bytes(*length) as usize))
 }
 
-/// Reads a width or height that is stored as 24 bits, less one.
+/// Reads a width or height. It is stored in 24 bits, minus one.
 fn side24(content: &[u8], at: usize) -> u32 {
     let bytes = content.get(at..at + 3).unwrap_or(&[0; 3]);
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]) + 1
 }
 
-/// Reads a width or height that is stored as 14 bits.
+/// Reads a width or height that is stored in 14 bits.
 fn side14(content: &[u8], at: usize) -> u32 {
     let bytes = content.get(at..at + 2).unwrap_or(&[0; 2]);
     u32::from(u16::from_le_bytes([bytes[0], bytes[1]]) & 0x3fff)

@@ -41,9 +41,9 @@ where
     reader.seek(SeekFrom::Start(0)).map_err(io)?;
     let input = Input { name, format: Format::detect(name, &first)?, limits, deadline };
     let decoded = catch_unwind(AssertUnwindSafe(|| input.decode(Timed::new(reader, bytes, &input.deadline))));
-    // The time comes first: a decoder whose reader has ended reports a damaged file.
+    // The time is checked first, because a decoder whose reader has ended early reports a damaged file.
     input.deadline.check(name)?;
-    // A panic of a decoder is an error of the file, not of the application.
+    // If a decoder panics, that is an error of the file and not of the application.
     decoded.unwrap_or_else(|_| Err(input.damaged("the decoder panicked")))
 }
 
@@ -121,8 +121,8 @@ impl Input<'_> {
         Ok(rate)
     }
 
-    /// Whether the number of frames in the header is exact. In MP3 files it is an estimate. A WAV file that was written
-    /// into a pipe states a length near 2 or 4 GiB.
+    /// Whether the number of frames in the header is exact. In an MP3 file it is only an estimate. If a WAV file was
+    /// written into a pipe, its header states a length near 2 or 4 GiB.
     fn is_count(&self, frames: u64, parameters: &AudioCodecParameters) -> bool {
         const OF_A_PIPE: u64 = 0x7fff_0000;
         let channels = parameters.channels.as_ref().map_or(1, Channels::count) as u64;
@@ -163,7 +163,8 @@ impl Input<'_> {
         decoder.map_err(|error| self.refused(&error))
     }
 
-    /// Fails if the file has fewer frames than its header says, or samples with another MD5 hash.
+    /// Fails if the file has fewer frames than its header states, or if the samples do not have the MD5 hash in the
+    /// header.
     fn complete(&self, decoder: &mut dyn AudioDecoder, said: Option<u64>, found: u64) -> Result<(), Error> {
         if found == 0 {
             return Err(self.damaged("it has no samples"));
@@ -195,7 +196,7 @@ impl Input<'_> {
         }
     }
 
-    /// The error of the packet after the first `frames` frames.
+    /// The error for the packet that follows the first `frames` frames.
     fn at(&self, frames: u64, rate: u32, error: &Symphonia) -> Error {
         self.damaged(format!("after {:.1} seconds: {error}", frames as f64 / f64::from(rate)))
     }
@@ -205,7 +206,7 @@ impl Input<'_> {
 struct Mono<'a> {
     input: &'a Input<'a>,
     rate: u32,
-    /// Frames of the file so far.
+    /// The number of the file's frames so far.
     frames: u64,
     interleaved: Vec<f32>,
     mixed: Vec<f32>,
@@ -238,7 +239,8 @@ impl<'a> Mono<'a> {
         self.mixed.clear();
         let share = 1.0 / channels.max(1) as f32;
         let frames = self.interleaved.chunks_exact(channels.max(1));
-        // Floating-point samples may lie outside -1 and 1. Like a sound card, this cuts them off.
+        // If samples are floating-point numbers, they may lie outside -1 and 1. They are cut off at these values, as by
+        // a sound card.
         self.mixed.extend(frames.map(|frame| frame.iter().map(|sample| sample.clamp(-1.0, 1.0) * share).sum::<f32>()));
         match &mut self.resampler {
             Some(resampler) => resampler.push(&self.mixed)?,

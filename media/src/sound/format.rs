@@ -14,7 +14,7 @@ pub(super) enum Format {
 const FORMATS: &str = "a WAV, MP3, FLAC or Ogg Vorbis file";
 
 impl Format {
-    /// The format of a file that begins with `bytes`, or an error that names what the file is instead. An ID3 tag means
+    /// The format of a file that begins with `bytes`, or an error that says what kind of file it is. An ID3 tag means
     /// MP3.
     pub(super) fn detect(name: &str, bytes: &[u8]) -> Result<Self, Error> {
         let found = match bytes {
@@ -22,7 +22,7 @@ impl Format {
             [b'f', b'L', b'a', b'C', ..] => return Ok(Self::Flac),
             [b'O', b'g', b'g', b'S', ..] => return Ok(Self::Ogg),
             [b'I', b'D', b'3', ..] => return Ok(Self::Mp3),
-            // AAC begins with the same eleven bits, but its layer is 0.
+            // AAC begins with the same eleven bits. But its layer is 0.
             [0xff, second, ..] if second & 0xe0 == 0xe0 && second & 0x06 != 0 => return Ok(Self::Mp3),
             [0xff, second, ..] if second & 0xf6 == 0xf0 => "it is AAC: convert it to WAV or FLAC".to_owned(),
             [_, _, _, _, b'f', b't', b'y', b'p', ..] => "it is MP4 or M4A: convert it to WAV or FLAC".to_owned(),

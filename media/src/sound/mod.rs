@@ -16,7 +16,7 @@ use crate::{Error, MediaHash, SoundLimits};
 
 /// A decoded sound: samples of one channel between -1 and 1.
 ///
-/// Clones share the samples. Two sounds are equal if their rates and samples are.
+/// Clones share the samples. Two sounds are equal if they have the same rate and the same samples.
 #[derive(Clone)]
 pub struct Sound(Arc<Samples>);
 
@@ -29,16 +29,16 @@ struct Samples {
 impl Sound {
     /// Decodes a WAV, MP3, FLAC or Ogg Vorbis file within the default [`SoundLimits`].
     ///
-    /// Several channels are mixed to their mean. The sound keeps the sample rate of the file, up to 48,000 Hz.
-    /// [`Sound::resampled`] converts it to the rate that a model needs.
+    /// If there are several channels, they are mixed: the result is their mean. The sound has the sample rate of the
+    /// file, up to 48,000 Hz. [`Sound::resampled`] converts it to the rate that a model needs.
     ///
     /// # Errors
-    /// If the file cannot be read, is in none of these formats, is damaged, or exceeds a limit.
+    /// An error if the file cannot be read, has none of these formats, is damaged, or exceeds a limit.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_within(path, &SoundLimits::default())
     }
 
-    /// As [`Sound::open`], within `limits`.
+    /// As [`Sound::open`], but within `limits`.
     ///
     /// # Errors
     /// As [`Sound::open`].
@@ -61,7 +61,7 @@ impl Sound {
         Self::from_bytes_within(bytes, &SoundLimits::default())
     }
 
-    /// As [`Sound::from_bytes`], within `limits`.
+    /// As [`Sound::from_bytes`], but within `limits`.
     ///
     /// # Errors
     /// As [`Sound::open`].
@@ -69,7 +69,7 @@ impl Sound {
         decode::decode(NAME, Cursor::new(bytes), bytes.len() as u64, limits)
     }
 
-    /// Makes a sound of an application's samples: one channel, at `rate` samples per second.
+    /// Makes a sound from an application's samples: one channel, at `rate` samples per second.
     ///
     /// ```
     /// let silence = autoplace_media::Sound::from_samples(16_000, vec![0.0; 8_000])?;
@@ -78,7 +78,8 @@ impl Sound {
     /// ```
     ///
     /// # Errors
-    /// If `samples` is empty or holds a number that is not finite, or if `rate` is not from 1,000 to 384,000 Hz.
+    /// An error if `samples` is empty or contains a number that is not finite, or if `rate` is not from 1,000 to
+    /// 384,000 Hz.
     pub fn from_samples(rate: u32, samples: Vec<f32>) -> Result<Self, Error> {
         let fails = |problem| Err(Error::Values { name: NAME, problem });
         resample::check_rate(rate)?;
@@ -110,11 +111,11 @@ impl Sound {
         Duration::from_secs_f64(self.samples().len() as f64 / f64::from(self.rate()))
     }
 
-    /// The same sound at `rate` samples per second. It has `samples` x `rate` / old rate samples, rounded up.
-    /// Frequencies above half the new rate are filtered out.
+    /// The same sound at `rate` samples per second. The number of its samples is the old number x `rate` / old rate,
+    /// rounded up. Frequencies above half of the new rate are filtered out.
     ///
     /// # Errors
-    /// If `rate` is not from 1,000 to 384,000 Hz.
+    /// An error if `rate` is not from 1,000 to 384,000 Hz.
     pub fn resampled(&self, rate: u32) -> Result<Self, Error> {
         resample::check_rate(rate)?;
         if rate == self.rate() {
@@ -129,7 +130,7 @@ impl Sound {
     pub fn hash(&self) -> MediaHash {
         *self.0.hash.get_or_init(|| {
             let rate = self.rate().to_le_bytes();
-            // Hashes pieces, because the bytes of all samples would be a second copy of the sound.
+            // The sound is hashed in pieces. The bytes of all samples together would be a second copy of the sound.
             let pieces: Vec<MediaHash> = self.samples().chunks(1 << 16).map(hash_of).collect();
             MediaHash::new(
                 "sound",

@@ -8,17 +8,17 @@ use rubato::{
 use super::NAME;
 use crate::Error;
 
-/// Rates between which sounds are resampled, in Hz.
+/// The rates that a sound may have before and after it is resampled, in Hz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=384_000;
 
-/// Samples that are resampled at once.
+/// The number of samples that are resampled at once.
 const CHUNK: usize = 1024;
 
-/// The length of the filter in samples of the lower rate: rubato's recommendation.
+/// The length of the filter in samples of the lower rate, as rubato recommends it.
 const TAPS: usize = 256;
 
-/// Maximum length of a filter, as a multiple of [`TAPS`]. Beyond this ratio of rates the filter also removes some
-/// frequencies below half the new rate.
+/// Maximum length of a filter, as a multiple of [`TAPS`]. If one rate is more than this many times the other, the
+/// filter also removes some frequencies below half of the new rate.
 const MAX_FACTOR: u32 = 8;
 
 /// Fails if the rate is not in [`RATES`].
@@ -30,18 +30,18 @@ pub(super) fn check_rate(rate: u32) -> Result<(), Error> {
     Err(Error::Values { name: NAME, problem })
 }
 
-/// Converts samples of one rate to another, as they are pushed.
+/// Converts samples from one rate to another, while they arrive.
 pub(super) struct Resampler {
     rubato: Async<f32>,
     from: u32,
     to: u32,
-    /// Samples that do not fill a chunk yet.
+    /// Samples that are not enough for a chunk yet.
     waiting: Vec<f32>,
-    /// Number of samples that were pushed.
+    /// The number of samples that have arrived.
     pushed: u64,
     /// The result of one chunk.
     chunk: Vec<f32>,
-    /// The filter's delay: the number of samples to drop at the beginning.
+    /// The delay of the filter: so many samples are dropped at the beginning.
     delay: usize,
     resampled: Vec<f32>,
 }
@@ -91,7 +91,7 @@ impl Resampler {
         Ok(self.resampled)
     }
 
-    /// Resamples one chunk: the waiting samples, filled up with silence.
+    /// Resamples one chunk: the waiting samples, with silence after them.
     fn run(&mut self) -> Result<(), Error> {
         let (from, to, waiting) = (self.from, self.to, self.waiting.len());
         self.waiting.resize(CHUNK, 0.0);

@@ -1,14 +1,16 @@
-//! Bounds the entries of all codebooks of a stream together, which the Vorbis decoder does not.
+//! Limits how many entries the codebooks of a stream have together. The Vorbis decoder does not limit this.
 //!
-//! A codebook has up to 131,072 entries there and a stream up to 256 codebooks, which would be gigabytes of tables from
-//! a header of some kilobytes. The codebooks that encoders write have some ten thousand entries together.
+//! In the decoder, a codebook may have 131,072 entries, and a stream may have 256 codebooks. With these, a header of
+//! some kilobytes would lead to tables of gigabytes. The codebooks that encoders write have some ten thousand entries
+//! together.
 //!
 //! The format of a codebook is that of the Vorbis I specification, section 3.2.1.
 
-/// Maximum number of entries of all codebooks of a stream together. Their tables then take less than 128 MiB.
+/// Maximum number of entries in all codebooks of a stream together. With this number, their tables take less than 128
+/// MiB.
 const MAX_ENTRIES: u64 = 65_536;
 
-/// The length of the identification header, which precedes the setup header.
+/// The length of the identification header, which comes before the setup header.
 const IDENTIFICATION: usize = 30;
 
 /// Fails for a stream whose codebooks would take too much memory. `headers` are its identification and its setup
@@ -23,7 +25,7 @@ pub(super) fn check(headers: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Entries of all codebooks. The count ends behind the codebook that exceeds the limit.
+/// The number of entries in all codebooks. Counting ends after the codebook with which the limit is exceeded.
 fn entries(headers: &[u8]) -> Option<u64> {
     let setup = headers.get(IDENTIFICATION..)?.strip_prefix(b"\x05vorbis")?;
     let mut bits = Bits { bytes: setup, at: 0 };
@@ -38,7 +40,7 @@ fn entries(headers: &[u8]) -> Option<u64> {
     Some(sum)
 }
 
-/// Passes over one codebook. Returns its number of entries.
+/// Skips one codebook. Returns its number of entries.
 fn codebook(bits: &mut Bits<'_>) -> Option<u64> {
     const SYNC: u64 = 0x56_4342;
     if bits.take(24)? != SYNC {
@@ -70,7 +72,7 @@ fn codebook(bits: &mut Bits<'_>) -> Option<u64> {
         2 => entries * dimensions,
         _ => return None,
     };
-    // The smallest value and the step.
+    // Skips the smallest value and the step.
     bits.take(32)?;
     bits.take(32)?;
     let width = bits.take(4)? + 1;
@@ -79,14 +81,14 @@ fn codebook(bits: &mut Bits<'_>) -> Option<u64> {
     is_sequence.map(|_| entries)
 }
 
-/// The largest number whose power of `dimensions` is at most `entries`.
+/// The largest number for which the number to the power of `dimensions` is at most `entries`.
 fn values_of_lattice(entries: u64, dimensions: u64) -> u64 {
     let dimensions = u32::try_from(dimensions).unwrap_or(u32::MAX);
     let fits = |value: u64| value.checked_pow(dimensions).is_some_and(|power| power <= entries);
     (1..=entries).take_while(|value| fits(*value)).last().unwrap_or(0)
 }
 
-/// The bits of bytes, the lowest bit of each byte first.
+/// The bits of some bytes. The lowest bit of each byte comes first.
 struct Bits<'a> {
     bytes: &'a [u8],
     at: u64,
@@ -113,8 +115,7 @@ impl Bits<'_> {
 mod tests {
     use super::*;
 
-    /// Headers whose setup has codebooks of these dimensions, entries and types of lookup, all with codes of the same
-    /// length.
+    /// Headers with codebooks that have these dimensions, entries and types of lookup. All codes have the same length.
     fn headers(codebooks: &[(u64, u64, u64)]) -> Vec<u8> {
         let mut bits: Vec<bool> = Vec::new();
         let mut put = |value: u64, count: u32| bits.extend((0..count).map(|bit| value >> bit & 1 == 1));

@@ -9,7 +9,7 @@ use crate::jpeg::FlatJpeg;
 use crate::pictures::{Png, riff};
 use crate::tones::{FlatFlac, Wav};
 
-/// Maximum bytes of heap for a refused file: the decoders' buffers, whose size no header changes.
+/// Maximum bytes of heap for a file that is refused. The decoders have buffers whose size does not depend on a header.
 const REFUSED: usize = 4 << 20;
 
 /// Gives a chunk another length, and leaves the file as short as it is.
@@ -29,21 +29,21 @@ fn bmp(width: i32, height: i32, bits: u16, colours: u32) -> Vec<u8> {
     file
 }
 
-/// A canvas of one pixel whose frame has the largest sides.
+/// A canvas of one pixel, with a frame whose sides have the maximum length.
 fn gif_of_a_large_frame() -> Vec<u8> {
     let mut file = b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xff\xff\xff".to_vec();
     file.extend(b"\x2c\0\0\0\0\xff\xff\xff\xff\0\x02\x02\x44\x01\0\x3b");
     file
 }
 
-/// A canvas of one pixel whose frame has the largest sides.
+/// A canvas of one pixel, with a frame whose sides have the maximum length.
 fn webp_of_a_large_frame() -> Vec<u8> {
     let canvas = [0; 10];
     let frame = [0x10, 0, 0, 0x9d, 0x01, 0x2a, 0xff, 0x3f, 0xff, 0x3f, 0, 0];
     riff(b"WEBP", &[(b"VP8X", &canvas), (b"VP8 ", &frame)])
 }
 
-/// A picture whose metadata announce 4 GiB.
+/// A picture whose header says that its metadata have 4 GiB.
 fn webp_of_long_metadata() -> Vec<u8> {
     let canvas = [0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let frame = [0x10, 0, 0, 0x9d, 0x01, 0x2a, 1, 0, 1, 0, 0, 0];
@@ -73,7 +73,7 @@ fn pictures_that_announce_much_are_refused_within_little_memory() {
     }
 }
 
-/// A small picture whose header states larger sides.
+/// A small picture whose header states longer sides.
 fn jpeg_of_dimensions() -> Vec<u8> {
     let mut file = FlatJpeg { size: (8, 8), values: &[1, 2, 3], is_progressive: true, adobe: None }.encoded();
     let frame = file.windows(2).position(|pair| pair == [0xff, 0xc2]).unwrap();

@@ -1,4 +1,4 @@
-//! Damaged files: pixels or samples, or an error, within the stated memory.
+//! Damaged files. Decoding returns pixels or samples, or an error, and takes no more memory than is stated.
 
 use std::sync::LazyLock;
 
@@ -71,14 +71,13 @@ fn damage() -> impl Strategy<Value = Damage> {
     (any::<Index>(), any::<bool>(), change)
 }
 
-/// The limits of memory, of pixels and of seconds in this test. They are low, so that no case takes long without
-/// optimisation.
+/// The maximum memory, pixels and seconds in this test. They are low, so that no case takes long without optimisation.
 const MEMORY: u64 = 32 << 20;
 const PIXELS: u64 = 1 << 16;
 const SECONDS: u32 = 2;
 
-/// Bounds of the work for one file, which stand in for its time: bytes of all allocations together, and their number.
-/// Files of at most 10 KiB are decoded here.
+/// Limits for the work on one file: the bytes of all allocations together, and the number of allocations. They are
+/// checked because time cannot be. Files that are decoded here have at most 10 KiB.
 const WORK: u64 = 2 * MEMORY;
 const ALLOCATIONS: usize = 20_000;
 
@@ -100,7 +99,7 @@ fn is_within(bytes: &[u8], name: &str, work: Work, error: Option<Error>) {
     }
 }
 
-/// Decodes a picture: an error, or as many pixels as its sides say and the limits allow.
+/// Decodes a picture. The result is an error, or as many pixels as the sides state and the limits allow.
 fn picture(file: Index, damages: &[Damage]) {
     let bytes = damaged(&PICTURES, file, damages);
     let mut limits = ImageLimits::default();
@@ -114,7 +113,7 @@ fn picture(file: Index, damages: &[Damage]) {
     is_within(&bytes, "image: ", work, decoded.err());
 }
 
-/// Decodes a sound: an error, or finite samples of at most as many seconds as the limits allow.
+/// Decodes a sound. The result is an error, or finite samples for at most as many seconds as the limits allow.
 fn sound(file: Index, damages: &[Damage]) {
     let bytes = damaged(&SOUNDS, file, damages);
     let mut limits = SoundLimits::default();
@@ -125,7 +124,7 @@ fn sound(file: Index, damages: &[Damage]) {
         assert!(sound.samples().len() <= most, "{} samples: {}", sound.samples().len(), bytes.escape_ascii());
         assert!(sound.samples().iter().all(|sample| sample.is_finite()), "{}", bytes.escape_ascii());
     }
-    // The limit covers a sound of 2 seconds and the tables of a Vorbis stream.
+    // The limit is enough for a sound of 2 seconds and for the tables of a Vorbis stream.
     is_within(&bytes, "sound: ", work, decoded.err());
 }
 

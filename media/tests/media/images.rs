@@ -1,4 +1,4 @@
-//! Pictures: the pixels that come out.
+//! Pictures: the pixels that decoding returns.
 
 use autoplace_media::{Error, Image};
 use image::{DynamicImage, GrayAlphaImage, GrayImage, ImageFormat, LumaA, Rgb, RgbImage, Rgba, RgbaImage};
@@ -56,12 +56,12 @@ fn each_orientation_of_exif_makes_the_picture_upright() {
             assert_eq!(letters.escape_ascii().to_string(), rows.concat(), "orientation {orientation}");
         }
     }
-    // The file stores black on the left; orientation 6 turns the left to the top.
+    // In the file, black is on the left. With orientation 6, the left side of the file is at the top of the picture.
     let stored = RgbImage::from_fn(16, 8, |x, _| Rgb([if x < 8 { 0 } else { 255 }; 3]));
     let image = Image::from_bytes(&jpeg_with_orientation(&stored, 6)).unwrap();
     assert_eq!((image.width(), image.height()), (8, 16));
     assert!(image.rgb()[0] < 10 && image.rgb()[8 * 15 * 3] > 245);
-    // An invalid orientation turns nothing.
+    // An invalid orientation changes nothing.
     assert_eq!(Image::from_bytes(&jpeg_with_orientation(&stored, 9)).unwrap().width(), 16);
 }
 
@@ -111,7 +111,7 @@ fn four_inks_become_three_colours_as_other_programs_do_it() {
         assert_eq!(found.len(), 81);
         assert!(found.iter().all(|pixel| *pixel == [200, 100, 0]), "{:?}", found[0]);
     }
-    // Without colour, the luminance is the inverted ink.
+    // If there is no colour, the luminance is the inverted ink.
     let ycck = FlatJpeg { size: (20, 9), values: &[55, 128, 128, 255], is_progressive: false, adobe: Some(2) };
     assert_eq!(pixels(&ycck.encoded())[0], [200; 3]);
 }

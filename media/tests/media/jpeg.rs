@@ -1,4 +1,4 @@
-//! Writes JPEG files of one colour in any number of components, which encoders of RGB cannot write.
+//! Writes JPEG files that have one colour and any number of components. Encoders for RGB cannot write such files.
 
 /// A picture of one colour.
 pub(crate) struct FlatJpeg<'a> {
@@ -40,15 +40,15 @@ impl FlatJpeg<'_> {
         file
     }
 
-    /// The blocks of all components in turns. The first block of a component holds the colour. Each later block equals
-    /// the first.
+    /// The blocks of all components, in turn. The first block of a component contains the colour. Each later block
+    /// equals the first.
     fn blocks(&self) -> Vec<u8> {
         let mut bits = Vec::new();
         let mut put = |value: u32, count: u32| bits.extend((0..count).rev().map(|bit| value >> bit & 1 == 1));
         let units = u32::from(self.size.0.div_ceil(8)) * u32::from(self.size.1.div_ceil(8));
         for unit in 0..units {
             for value in self.values {
-                // The mean of a block is an eighth of its coefficient, around 128.
+                // The mean of a block is an eighth of its coefficient, plus 128.
                 let difference = if unit == 0 { (i32::from(*value) - 128) * 8 } else { 0 };
                 let category = i32::BITS - difference.unsigned_abs().leading_zeros();
                 put(category, 4);
@@ -63,7 +63,7 @@ impl FlatJpeg<'_> {
             let ones = std::iter::repeat_n(&true, 8 - byte.len());
             byte.iter().chain(ones).fold(0, |sum, bit| sum << 1 | u8::from(*bit))
         });
-        // A zero byte follows 0xff, so that it is not a marker.
+        // A zero byte is written after 0xff. Otherwise, 0xff would begin a marker.
         bytes.flat_map(|byte| if byte == 0xff { vec![0xff, 0] } else { vec![byte] }).collect()
     }
 }

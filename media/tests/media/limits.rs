@@ -1,4 +1,4 @@
-//! Limits: a file that exceeds one is refused, and decoding takes no more memory than is stated.
+//! A file that exceeds a limit is refused, and decoding takes no more memory than is stated.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::jpeg::FlatJpeg;
 use crate::pictures::{colourful, encoded, quick_gif, translucent};
 use crate::tones::{Wav, sine};
 
-/// Of each format, the file that takes the most memory per pixel, with the bytes that [`ImageLimits::memory`] counts.
+/// For each format, the file that takes most memory per pixel, and the bytes that [`ImageLimits::memory`] counts for
+/// it.
 fn greedy() -> [(&'static str, u64, Vec<u8>); 6] {
     const SIDE: u32 = 400;
     let wide = image::ImageBuffer::<Rgba<u16>, _>::from_pixel(SIDE, SIDE, Rgba([1, 2, 3, 4]));
@@ -35,7 +36,7 @@ fn no_format_takes_more_memory_than_the_limit_counts() {
         let (image, held) = peak(|| Image::from_bytes(&file).unwrap());
         println!("{name}: {:.1} bytes for each pixel", held as f64 / pixels as f64);
         assert_eq!(image.rgb().len(), pixels * 3);
-        // The buffers that do not depend on the picture's size take less than 1 MiB.
+        // There are buffers whose size does not depend on the picture. They take less than 1 MiB.
         assert!(held as u64 <= each * pixels as u64 + 2 * file.len() as u64 + (1 << 20), "{name}: {held} bytes");
     }
 }

@@ -1,4 +1,4 @@
-//! Decoding: good files give the right values; all others give errors within the limits.
+//! Good files are decoded to the right values. All others lead to errors within the limits.
 
 test_support::count_allocations!();
 

@@ -26,7 +26,7 @@ pub(crate) fn colourful(width: u32, height: u32) -> DynamicImage {
     RgbImage::from_fn(width, height, |x, y| Rgb([(x * 7) as u8, (y * 11) as u8, (x * y) as u8])).into()
 }
 
-/// A picture of many colours that is more opaque to the right.
+/// A picture of many colours. It is transparent on the left, and becomes opaque to the right.
 pub(crate) fn translucent(width: u32, height: u32) -> DynamicImage {
     RgbaImage::from_fn(width, height, |x, y| Rgba([(x * 7) as u8, (y * 11) as u8, 90, (x * 255 / width) as u8])).into()
 }
@@ -55,7 +55,7 @@ pub(crate) fn webp_with_orientation(image: &RgbImage, orientation: u8) -> Vec<u8
     file
 }
 
-/// A JPEG file with an EXIF segment behind its first marker.
+/// A JPEG file with an EXIF segment after its first marker.
 pub(crate) fn jpeg_with_orientation(image: &RgbImage, orientation: u8) -> Vec<u8> {
     let mut file = encoded(&image.clone().into(), ImageFormat::Jpeg);
     let data = [b"Exif\0\0".as_slice(), &exif(orientation)].concat();

@@ -4,7 +4,8 @@ use std::f64::consts::TAU;
 
 use crate::pictures::riff;
 
-/// 0.3 seconds of 440 Hz at half the amplitude in two channels at 22,050 Hz, by lame 3.100 and oggenc 1.4.2.
+/// 0.3 seconds of 440 Hz at half of the maximum amplitude, in two channels at 22,050 Hz. They were made by lame 3.100
+/// and oggenc 1.4.2.
 pub(crate) const MP3: &[u8] = include_bytes!("tone.mp3");
 pub(crate) const OGG: &[u8] = include_bytes!("tone.ogg");
 
@@ -64,7 +65,7 @@ impl Wav<'_> {
     }
 }
 
-/// A FLAC file of one channel whose frames each have one value for all of their samples.
+/// A FLAC file with one channel. In each frame, all samples have the same value.
 pub(crate) struct FlatFlac {
     pub(crate) rate: u32,
     pub(crate) value: i16,
@@ -79,7 +80,7 @@ impl FlatFlac {
         let mut file = b"fLaC\x80\0\0\x22".to_vec();
         file.extend([self.samples_per_frame.to_be_bytes(), self.samples_per_frame.to_be_bytes()].concat());
         file.extend([0; 6]);
-        // 20 bits of rate, 3 of channels less 1, 5 of bits less 1, 36 of samples.
+        // 20 bits with the rate, 3 with the channels minus 1, 5 with the bits minus 1, and 36 with the samples.
         let packed = u64::from(self.rate) << 44 | 15 << 36 | u64::from(self.samples);
         file.extend(packed.to_be_bytes());
         file.extend([0; 16]);

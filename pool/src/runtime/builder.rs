@@ -49,7 +49,7 @@ impl PoolBuilder {
         Self { models: Vec::new(), limits: Limits::default(), settings }
     }
 
-    /// Adds a model.
+    /// Adds a model to the pool.
     pub fn model(mut self, model: ModelSpec) -> Self {
         self.models.push(model);
         self

@@ -26,7 +26,7 @@ pub(super) enum Stopped {
     Failed(Id, Arc<load::Error>),
     /// The state has changed since the decision, so the pool must decide again.
     Changed,
-    /// No model may be reloaded for this time.
+    /// No model may be reloaded before this time has passed.
     HoldOff(Duration),
     /// The pool ends.
     Closed,
@@ -90,7 +90,7 @@ impl Shared {
         let loaded = self.change(|state| {
             let is_closed = state.is_closed;
             let entry = state.entry(id)?;
-            // Somebody may have got a handle since the decision.
+            // Somebody may have received a handle since the decision.
             if entry.handles > 0 && !entry.is_leaving && !is_closed {
                 return None;
             }
@@ -99,7 +99,7 @@ impl Shared {
         });
         if let Some(Loaded { model, engine, attached, .. }) = loaded {
             tracing::info!("{} is unloaded", model.placement().model.name);
-            // The engine ends first, because it holds the model's context.
+            // The engine is ended first, because it uses the model's context.
             drop(attached);
             drop(engine);
             drop(model);
@@ -234,7 +234,7 @@ fn replace(model: &Model, plan: autoplace::Plan) -> Result<(), load::Error> {
         if !Arc::ptr_eq(&before, &model.report()) {
             return Ok(());
         }
-        // The text may have ended without carrying out the request.
+        // The text may have ended before it carried out the request.
         match model.replace(Some(plan.clone())) {
             Err(load::Error::Busy) => {}
             outcome => {

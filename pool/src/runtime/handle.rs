@@ -33,7 +33,7 @@ impl ModelHandle {
         Some(Self { shared: Arc::clone(shared), id: entry.id, name, model, is_use: true })
     }
 
-    /// Gives a handle of a loaded model to somebody who only looks.
+    /// Gives a handle of a loaded model to somebody who only asks about it. It does not count as a use.
     pub(super) fn to_look(shared: &Arc<Shared>, entry: &mut Entry) -> Option<Self> {
         let model = entry.loaded.as_ref()?.model.clone();
         entry.handles += 1;
@@ -62,7 +62,7 @@ impl ModelHandle {
         }
         let started = match Engine::new(&self.model) {
             Err(generate::Error::Busy) => match known(&self.shared) {
-                // Another handle has started it meanwhile.
+                // Meanwhile, the engine was started through another handle.
                 Some(engine) => return Ok(engine),
                 None => return Err(generate::Error::Busy),
             },
@@ -97,7 +97,7 @@ impl ModelHandle {
             state.entry(self.id).and_then(|entry| Some(Arc::clone(&entry.loaded.as_ref()?.making)))
         };
         let _making = making.as_ref().map(|making| making.lock().unwrap_or_else(PoisonError::into_inner));
-        // Another handle may have made it meanwhile.
+        // Meanwhile, the value was made through another handle.
         if let Some(known) = known(&self.shared) {
             return Ok(known);
         }

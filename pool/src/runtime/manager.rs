@@ -271,7 +271,7 @@ fn preload(shared: &Arc<Shared>, id: Id) {
     match decide(shared, &machine, Some(&name)) {
         Err(error) => failed(&error),
         Ok(plan) if plan.steps.iter().all(|step| matches!(step, Step::Load { .. })) => {
-            // A load that fails logs its error.
+            // If a load fails, it logs its error.
             let _ = shared.carry_out(&plan, &machine, Duration::ZERO);
         }
         Ok(_) => tracing::info!("{name} is not loaded in advance: others would have to make room"),

@@ -65,7 +65,7 @@ impl Shared {
         if given > 0
             && let Some(entry) = self.lock().entry(id)
         {
-            // Its rungs were planned for less.
+            // The old rungs were planned for less memory.
             entry.ladder = None;
         }
         given > 0

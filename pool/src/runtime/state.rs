@@ -121,7 +121,7 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     pub(super) rung: Rung,
     pub(super) engine: Option<Engine>,
-    /// Held while the attached value is made, so that it is made only once.
+    /// This lock is locked while the attached value is made, so that the value is made only once.
     pub(super) making: Arc<Mutex<()>>,
     /// The value that an application keeps with the loaded model.
     pub(super) attached: Option<Arc<dyn Any + Send + Sync>>,
@@ -240,7 +240,7 @@ impl Shared {
             let known: Vec<(String, PromptStore)> = state.entries.iter().filter_map(stored).collect();
             for entry in state.entries.iter_mut().filter(|entry| !entry.is_removed && !models.contains(&entry.spec)) {
                 (entry.is_removed, entry.must_leave) = (true, entry.loaded.is_some());
-                // Plans go by names, and another specification may have this name from now on.
+                // Plans identify models by their names, and from now on another specification may have this name.
                 entry.label = format!("{} (replaced, {})", entry.spec.name, entry.id);
             }
             // A model that is gone and not loaded has nothing to wait for.

@@ -34,7 +34,7 @@ pub struct ModelStatus {
     pub since: Option<SystemTime>,
     /// Number of handles.
     pub in_use: u32,
-    /// Number of requests that wait for it.
+    /// The number of requests that wait for the model.
     pub waiting: u32,
     /// Why its last load failed.
     pub failure: Option<String>,

@@ -1,4 +1,4 @@
-//! Holds one answer, for which a thread or a task waits.
+//! A place for one answer. A thread or a task waits for the answer.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -37,7 +37,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Takes an answer that has arrived.
+    /// Takes the answer, if it has arrived.
     pub(super) fn take(&self) -> Option<T> {
         self.lock().answer.take()
     }

@@ -1,5 +1,5 @@
-//! Conversations with models whose memory cannot go back by itself. A turn computes no more of the history again than
-//! the last turn, and the text equals that of a fresh model.
+//! Conversations with models whose memory cannot go back by itself. A turn computes again at most the tokens of the
+//! last turn. The text is the same as with a model that was just loaded.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use crate::native_support::native;
 use crate::text_support::{SEED, Texts, complete, plain, random, raw_by_chance as raw, request, sampled, small, words};
 
 const ANSWER: usize = 48;
-/// Distance of the last checkpoint from the end of a prompt.
+/// How many tokens before the end of a prompt the last checkpoint is taken.
 const BEFORE_END: usize = 4;
 const GIB: u64 = 1 << 30;
 
-/// One model for each kind of memory that cannot go back. The window leaves room for 32 more tokens in its cache of 256
-/// cells.
+/// For each kind of memory that cannot go back, one model. The cache of the window has 256 cells, so that there is room
+/// for 32 tokens more than the window.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 4] {
     let kinds = [("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
     kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
@@ -30,14 +30,14 @@ fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
     sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 
-/// The number of tokens in a message. The next constants are the tokens before each answer, the tokens that open its
-/// reasoning, and the number of answer tokens outside of the reasoning.
+/// How many tokens a message has. The next constants are the tokens before each answer, the tokens with which its
+/// reasoning begins, and the number of an answer's tokens that are not reasoning.
 const MESSAGE: usize = 12;
 const HEADER: [Token; 2] = [460, 461];
 const REASONING: [Token; 2] = [470, 471];
 const KEPT: usize = 8;
 
-/// The template opens the reasoning in the prompt and omits it from the history.
+/// In the prompt, the template begins the reasoning. In the history, it leaves the reasoning out.
 #[test]
 fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
             history.extend(HEADER);
             let prompt = [&history[..], &REASONING].concat();
             let text = complete(generate(&model, &prompt), &model);
-            // These tokens are computed: the last answer as it is in the history, the new message, and the tokens
+            // These tokens are computed: the last answer as the history shows it, the new message, and the tokens
             // between the checkpoint and the end of the previous prompt.
             let most = KEPT + MESSAGE + HEADER.len() + REASONING.len() + BEFORE_END;
             let computed = text.statistics().prompt_tokens - text.statistics().cached_tokens;
@@ -74,7 +74,7 @@ fn a_common_beginning_of_conversations_is_computed_only_twice() {
             let mut prompt = system.clone();
             prompt.extend(words(seed, 80));
             let cached = complete(generate(&model, &prompt), &model).statistics().cached_tokens;
-            // The second prompt shares its beginning with the first, and a checkpoint is taken there.
+            // The second prompt has the same beginning as the first. A checkpoint is taken at its end.
             let expected = if number < 2 { 0 } else { system.len() };
             assert_eq!(cached, expected, "{title}, {number}");
         }
@@ -100,7 +100,7 @@ fn the_least_recently_used_make_room_for_others() {
         assert_eq!(usage(one.bytes - 1, &prompts[..1]).0.checkpoints, 0, "{title}");
         let (two, model) = usage(one.bytes * 5 / 2, &prompts);
         assert_eq!((two.checkpoints, two.bytes), (2, 2 * one.bytes), "{title}");
-        // The last two prompts have a checkpoint; those of the first two were evicted.
+        // There are checkpoints for the last two prompts. Those for the first two were evicted.
         for (prompt, held) in prompts.iter().zip([false, false, true, true]).rev() {
             let cached = complete(generate(&model, prompt), &model).statistics().cached_tokens;
             let expected = if held { 300 - BEFORE_END } else { 0 };
@@ -127,7 +127,7 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
         let mut session = model.session().unwrap();
         let mut texts = Texts::default();
         let first = session.begin(generate(&model, &prompt)).unwrap();
-        // The text goes beyond the window's spare cells.
+        // The text becomes longer than the window's additional cells allow.
         texts.generate_to(&mut session, first, 40);
         session.replace(None).unwrap();
         session.end(first).unwrap();
@@ -138,13 +138,14 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
     }
 }
 
-/// A context with two sequences and graphs of 32 tokens. A window's cache holds 256 tokens of each sequence.
+/// A context with two sequences, and graphs of 32 tokens. For each sequence, the cache of a window has room for 256
+/// tokens.
 fn context(path: &Path, kv: KvType) -> Context {
     let params = ContextParams { n_seq_max: 2, n_batch: 512, ..plain(2048, kv) };
     Context::new(&native(path).unwrap(), params).unwrap()
 }
 
-/// Computes tokens of a sequence from this position on.
+/// Computes these tokens of a sequence. The first of them is at this position.
 fn compute(context: &mut Context, seq: i32, tokens: &[Token], at: Position) {
     let mut batch = Batch::default();
     for (position, &token) in (at..).zip(tokens) {
@@ -169,17 +170,17 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
         let mut here = filled(path, KvType::F32, 300);
         assert!(here.has_partial_state(), "{title}");
         let state = here.save_partial_state(0).unwrap();
-        // The sequence is shorter than the checkpoint.
+        // The sequence has fewer tokens than the checkpoint.
         let refused = here.restore_state(1, &state);
         assert!(matches!(refused, Err(Error::State { .. })), "{title}: {refused:?}");
         assert_eq!(here.kv_seq_end(1).unwrap(), None, "{title}");
         assert_eq!(here.kv_seq_end(0).unwrap(), Some(300), "{title}");
-        // The checkpoint is for another model, or for another type of cache.
+        // The checkpoint belongs to another model, or to a cache of another type.
         for (other, path) in &models {
             let kv = if other == title { KvType::F16 } else { KvType::F32 };
             let mut there = filled(path, kv, 320);
             let refused = there.restore_state(0, &state);
-            // A recurrent state has the same type in all contexts.
+            // A recurrent state has the same type in every context.
             if other == title && *title != "gpt-oss" {
                 refused.unwrap();
                 continue;

@@ -1,6 +1,6 @@
-//! Models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside attention.
-//! With reused tokens, the text equals that of a fresh model. The models are small and have random weights. These tests
-//! run without checkpoints; the tests with checkpoints are in `checkpoints`.
+//! Models whose memory cannot go back to every token: sliding windows, recurrent states, and both together with
+//! attention. If tokens are reused, the text is the same as with a model that was just loaded. The models are small and
+//! have random weights. There are no checkpoints in these tests; the tests with checkpoints are in `checkpoints`.
 
 mod checkpoints;
 
@@ -10,7 +10,7 @@ use autoplace::generate::Fork;
 
 use crate::text_support::{SEED, Texts, complete, random, raw_by_chance as raw, request, sampled, small, words};
 
-/// The models by kind of memory: `(name, path, recurrent, window)`.
+/// A model for each kind of memory: `(name, path, recurrent, window)`.
 fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 6] {
     let kinds = [
         ("llama", false, false),
@@ -30,7 +30,7 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
         let model = small(&path, request(1024, 1, false), 0);
         // The text is longer than the windows.
         let whole = words(7, 460);
-        // The earlier text ends in the middle of the longer prompt, beyond it, or at its end.
+        // The earlier text ends in the middle of the longer prompt, after its end, or exactly at its end.
         for (before, of) in [(320, 460), (460, 460), (459, 210)] {
             complete(sampled(&model, &whole[..before], SEED).max_tokens(1), &model);
             let then = sampled(&model, &whole[..of], SEED).max_tokens(12);
@@ -39,7 +39,7 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
             let expected = match (before < of, recurrent, window && before > of) {
                 (true, ..) => before,
                 (false, false, false) => of - 1,
-                // A recurrent state exists only at the end of a text, and a window only near the end.
+                // A recurrent state is kept only for the end of a text, and a window only for the tokens near its end.
                 (false, ..) => 0,
             };
             assert_eq!(cached, expected, "{title}: {before}, then {of}");
@@ -88,10 +88,10 @@ fn a_text_is_forked_and_rolled_back_in_each_memory_as_far_as_it_says() {
             let possible = session.can_roll_back(first).unwrap();
             match (recurrent, window, checkpoints) {
                 (false, false, _) => assert_eq!(possible, prompt.len() + 30 - 1, "{case}"),
-                // A recurrent state exists only at the end of the text, and the last token is not computed yet.
+                // The recurrent state is kept only for the end of the text, and the last token is not computed yet.
                 (true, _, 0) => assert_eq!(possible, 0, "{case}"),
-                // The text can go back to the checkpoint before the end of the prompt, and one token is computed after
-                // it.
+                // The text can go back to the checkpoint before the end of the prompt. One token is computed after
+                // that.
                 (true, ..) => assert_eq!(possible, 30 + 3, "{case}"),
                 (false, true, _) => assert!(possible >= 30, "{case}: {possible}"),
             }

@@ -1,4 +1,4 @@
-//! The headers of the models. They have every key that an architecture may need, with an accepted value.
+//! The headers of the models. They contain every key that an architecture may need, each with a value that is accepted.
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use autoplace::gguf::Builder;
 
 use super::variants::{Dims, HYBRID_BY_HEADS, LATENT, LISTED_WINDOWS, among};
 
-/// Collects `<architecture>.*` keys.
+/// Collects keys of the form `<architecture>.*`.
 pub(super) struct Keys<'a> {
     arch: &'a str,
     builder: Builder,
-    /// Keys that are always left out.
+    /// Keys that are left out of every header.
     omitted: Vec<&'a str>,
 }
 
 impl Keys<'_> {
-    /// Sets keys from a text of the form `key = value; ...`. A number with a point or an exponent is an `f32`, any
-    /// other number a `u32`. This also applies to the numbers of a list, but a list that ends in `i` has `i32`s. A key
-    /// that begins with a slash has no architecture prefix.
+    /// Sets keys from a text of the form `key = value; ...`. If a number has a point or an exponent, it is an `f32`.
+    /// Any other number is a `u32`. The numbers in a list follow the same rule. But if the list ends with `i`, they are
+    /// `i32`s. If a key begins with a slash, it has no prefix with the architecture.
     pub(super) fn say(&mut self, said: &str) -> &mut Self {
         for pair in said.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once(" = ").expect(pair);
@@ -56,7 +56,7 @@ fn numbers<T: FromStr<Err: Debug>>(list: &str) -> Vec<T> {
         .collect()
 }
 
-/// The header of a model with these sizes, without the omitted keys.
+/// The keys in the header of a model with these sizes. Some are omitted.
 pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a str]) -> Keys<'a> {
     let mut keys =
         Keys { arch, builder: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"), omitted: omitted.to_vec() };
@@ -83,14 +83,14 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         inner = 2 * n_embd,
     ));
     if arch != "dflash" {
-        // A draft that states this has compressed keys.
+        // If a draft states this, its keys are compressed.
         keys.say("attention.kv_lora_rank = 512");
     }
     if n_nextn > 0 {
         keys.say(&format!("nextn_predict_layers = {n_nextn}"));
     }
     let each = |of: &dyn Fn(u32) -> u32| (0..n_layer).map(of).collect::<Vec<u32>>();
-    // In a hybrid, attention, state space and feed-forward steps may each be a separate block.
+    // In a hybrid, each of attention, state space and feed-forward step may be a block of its own.
     let feeds = |il: u32| il % 3 == 2 && il < trunk;
     let attends = |il: u32| il.is_multiple_of(2) || il >= trunk;
     if arch.starts_with("nemotron_h") {
@@ -108,11 +108,12 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         keys.say(&format!("attention.head_count = {n_head}; attention.head_count_kv = {n_head_kv}"));
     }
     if among(LISTED_WINDOWS, arch) {
-        // Of five blocks, the last has full attention (gemma4); of two blocks, the first.
+        // Which blocks have full attention: if there are five blocks, the last one (gemma4); if there are two, the
+        // first one.
         let windowed = |il: u32| match arch {
             _ if il >= trunk => 0,
             "gemma4" | "gemma4-assistant" => u32::from(il % 5 != 4),
-            // The blocks between them have no attention.
+            // The blocks between these have no attention.
             "lfm3" => u32::from(il.is_multiple_of(4)),
             _ => il % 2,
         };
@@ -145,7 +146,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
     keys
 }
 
-/// Keys that only one or two architectures need, and keys for which they need other values.
+/// Keys that only one or two architectures need, and keys for which these need other values.
 fn of_its_own(arch: &str, dims: Dims) -> String {
     let lines = include_str!("architectures.txt").lines().filter(|line| !line.starts_with('#'));
     let lines = lines.map(|line| line.split_once(": ").expect(line));
@@ -154,7 +155,7 @@ fn of_its_own(arch: &str, dims: Dims) -> String {
     let (head, trunk) = (n_embd / n_head, n_layer - n_nextn);
     let odd: Vec<u32> = (1..trunk).step_by(2).collect();
     let each = |of: &dyn Fn(u32) -> u32| format!("{:?}", (0..n_layer).map(of).collect::<Vec<u32>>());
-    // A low and a high stack, each with the same number of blocks.
+    // There is a low stack and a high stack. Both have the same number of blocks.
     let (stack, cycles) = if n_layer > 2 { (n_layer / 6, 2) } else { (n_layer / 2, 1) };
     [
         ("{blocks}", n_layer.to_string()),
@@ -171,7 +172,8 @@ fn of_its_own(arch: &str, dims: Dims) -> String {
         ("{stack}", stack.to_string()),
         ("{cycles}", cycles.to_string()),
         ("{ratios}", each(&|il| if il < trunk { [0, 0, 4, 128][il as usize % 4] } else { 0 })),
-        // The first block compresses nothing; each odd block keeps keys for itself and the next one.
+        // The first block compresses nothing. Each block with an odd number keeps keys for itself and for the next
+        // block.
         ("{halves}", each(&|il| if il == 0 { 0 } else { 2 - (il - 1) / 2 % 2 })),
         ("{odd}", format!("{odd:?}")),
         ("{fours}", each(&|_| 4)),

@@ -1,8 +1,8 @@
 //! Models of every architecture of llama.cpp. In: hyper-parameters. Out: GGUF files.
 //!
-//! llama.cpp itself lists the tensors of an architecture. For this, it creates a model from our metadata
-//! ([`Model::from_metadata`]). The names and shapes of that model's tensors go into the file, together with the
-//! metadata. The sizes are tiny, but the features that decide memory are present: patterns of windows, blocks without
+//! llama.cpp itself lists the tensors of an architecture. For this, llama.cpp creates a model from our metadata
+//! ([`Model::from_metadata`]). The file gets the metadata, and the names and shapes of that model's tensors. The sizes
+//! are tiny. But everything occurs that decides how much memory is needed: patterns of windows, blocks without
 //! attention, experts, prediction blocks, tied tensors.
 mod header;
 mod variants;
@@ -14,29 +14,30 @@ use autoplace::llama_sys::{self, Model};
 
 pub(crate) use variants::all;
 
-/// A model to create.
+/// A model that can be created.
 pub(crate) struct Blueprint {
     pub(crate) arch: String,
-    /// Distinguishes the model from the others of its architecture.
+    /// A name for the model among the models of its architecture.
     pub(crate) name: &'static str,
     keys: Builder,
-    /// Other metadata from which the model is created. These are needed because llama.cpp omits the tensors of
-    /// prediction blocks.
+    /// Other metadata. If they are there, the model is created from them. This is needed because llama.cpp leaves out
+    /// the tensors of prediction blocks.
     made_of: Option<Builder>,
-    /// Tensors that llama.cpp would not create.
+    /// Tensors that llama.cpp would not create, but that the file needs.
     also: Vec<(String, Vec<u64>)>,
-    /// Tensors that llama.cpp would create and that files of this kind lack.
+    /// Tensors that llama.cpp would create, but that do not occur in files of this kind.
     without: Vec<String>,
-    /// Suffixes of tensors that llama.cpp would create and that most files lack.
+    /// Endings of tensors' names. llama.cpp would create these tensors, but most files do not contain them.
     lacks: &'static [&'static str],
-    /// Index of the first prediction block. llama.cpp does not read the scales of blocks that it does not load.
+    /// The index of the first prediction block. If llama.cpp does not load a block, it does not read the scales of the
+    /// block either.
     predicts_from: u32,
-    /// The type of the matrices.
+    /// The type that the matrices have.
     matrices: TensorType,
 }
 
 impl Blueprint {
-    /// A model of this architecture with these keys and matrices of half floats.
+    /// A model of this architecture with these keys. Its matrices have the type F16.
     fn new(arch: &str, keys: Builder) -> Self {
         Self {
             arch: arch.to_owned(),
@@ -86,7 +87,7 @@ impl Blueprint {
         path
     }
 
-    /// Vectors, and shapes that the type's block size does not divide, stay floats.
+    /// Vectors stay floats, and so do tensors whose shape the block size of the type does not divide.
     fn ty(&self, shape: &[u64]) -> TensorType {
         if shape.len() > 1 && shape[0].is_multiple_of(self.matrices.block_size()) {
             self.matrices
@@ -95,7 +96,7 @@ impl Blueprint {
         }
     }
 
-    /// Writes the model with llama.cpp; `None` if it cannot.
+    /// Lets llama.cpp write the model; `None` if it cannot.
     pub(crate) fn save(&self, model: &Model, folder: &Path) -> Option<PathBuf> {
         if !(self.without.is_empty() && self.also.is_empty() && self.made_of.is_none()) {
             return None;
@@ -105,7 +106,7 @@ impl Blueprint {
     }
 }
 
-/// The block number in a tensor's name.
+/// The number of the block in the name of a tensor.
 fn block_of(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }

@@ -9,46 +9,46 @@ pub(super) fn among(list: &str, arch: &str) -> bool {
     list.split_whitespace().any(|name| name == arch)
 }
 
-/// Architectures whose blocks always have experts.
+/// Architectures in which every block has experts.
 const EXPERTS_ONLY: &str = "llama4 cohere2moe grok qwen2moe qwen3moe qwen3next qwen3vlmoe qwen35moe qwen4exp phimoe
     dbrx olmoe arctic deepseek deepseek2 deepseek2-ocr deepseek32 deepseek4 dots1 dots3note glm4moe glm-dsa glm5-next
     exaone-moe bailingmoe bailingmoe2 bailingmoe3 afmoe ernie4_5-moe hunyuan-moe hy_v3 hy_v4 gpt-oss lfm2moe
     smallthinker llada-moe grovemoe maple minimax-01 minimax-m2 minimax-m3 rnd1 mimo2 kimi-linear kimi-k3 step35
     mistral4 mistral-large4 mellum laguna nemotron_h_moe nomic-bert-moe deepseek41 beam flint kolibri1 maion-coder
     muse-spark";
-/// Architectures with and without experts.
+/// Architectures that exist with experts and without them.
 const EXPERTS_TOO: &str = "llama refact minicpm granite granitemoe granitehybrid mistral3 llama-embed jamba gemma4
     ernie4_5 paddleocr k2-horizon";
-/// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
+/// Architectures with a loader that knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
 const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
     glm-dsa glm4 glm4moe glm5-next hy_v3 mellum mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
-/// Those architectures of `PREDICTS` whose prediction blocks are never loaded.
+/// Architectures in `PREDICTS` whose prediction blocks are nevertheless never loaded.
 const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
-/// Architectures whose blocks without key heads are recurrent.
+/// Architectures in which a block without key heads is recurrent.
 pub(super) const HYBRID_BY_HEADS: &str = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
     kimi-k3 bailingmoe3 glm5-next lfm3";
-/// Architectures with compressed keys.
+/// Architectures whose keys are compressed.
 pub(super) const LATENT: &str = "deepseek2 deepseek32 glm-dsa glm5-next dots3note hy_v4 kimi-linear kimi-k3 bailingmoe3
     mistral4 mistral-large4";
-/// Architectures whose pattern of windows is a list.
+/// Architectures in which a list states which blocks have a window.
 pub(super) const LISTED_WINDOWS: &str = "cohere2moe mimo2 step35 muse-glimmer granite_swa dots3note maple spark2_5
     gemma4 gemma4-assistant beam flint kolibri1 lfm3 maion-coder muse-spark";
-/// Architectures with heads of one size for queries, keys and values.
+/// Architectures in which the heads of queries, keys and values have the same size.
 const EVEN_HEADS: &str =
     "gpt2 starcoder bloom gptneox bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 neo-bert
     modern-bert codeshell phi2 mpt plm t5 t5encoder minicpm3 qwen cogvlm chameleon pockettts jais talkie rwkv6qwen2
     arwkv7 olmoe bitnet plamo deepseek2-ocr dots1";
-/// Suffixes of tensors that few files have.
+/// Endings of the names of tensors that few files contain.
 const USUALLY_ABSENT: &[&str] = &["scale", "cls.output.weight", "cls.output.bias"];
 
-/// Unusual headers that change the memory of a model: the architecture, a name, and the keys with other values. A minus
-/// marks a key that is omitted.
+/// Headers that are unusual and change how much memory a model needs: the architecture, a name, and keys with other
+/// values. If a key has a minus, it is left out.
 const TWISTS: &str = include_str!("twists.txt");
 
-/// The sizes that most architectures share.
+/// The sizes that are the same for most architectures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dims {
-    /// Number of blocks, including prediction blocks.
+    /// The number of blocks. Prediction blocks are counted too.
     pub(super) n_layer: u32,
     pub(super) n_nextn: u32,
     pub(super) n_embd: u32,
@@ -58,7 +58,7 @@ pub(super) struct Dims {
     pub(super) n_vocab: u32,
 }
 
-/// `large` has more blocks, and queries share keys if the architecture allows it.
+/// With `large` there are more blocks, and several queries have the same key if the architecture allows that.
 fn dims(arch: &str, large: bool) -> Dims {
     let (n_layer, n_head) = if large { (7, 4) } else { (2, 2) };
     let mut dims = Dims { n_layer, n_nextn: 0, n_embd: 256, n_head, n_head_kv: 2, n_ff: 384, n_vocab: 128 };
@@ -81,7 +81,7 @@ fn dims(arch: &str, large: bool) -> Dims {
     match arch {
         "llama4" | "deepseek4" | "deepseek41" => dims.n_layer = n_layer.max(4),
         "gemma4" | "gemma4-assistant" => dims.n_layer = n_layer.max(5),
-        // The cache of the first 20 blocks is reused by the others.
+        // The other blocks use the cache of the first 20.
         "gemma3n" => dims.n_layer = if large { 25 } else { 22 },
         "nemotron_h" | "nemotron_h_moe" => dims.n_layer = n_layer.max(3),
         "hrm_text" => dims.n_layer = if large { 12 } else { 2 },
@@ -94,7 +94,7 @@ fn dims(arch: &str, large: bool) -> Dims {
     dims
 }
 
-/// The models of this architecture.
+/// All models of this architecture.
 pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     let dense = !among(EXPERTS_ONLY, arch);
     let experts = !dense || among(EXPERTS_TOO, arch);
@@ -111,11 +111,11 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     }
     push("deep", large, !dense, TensorType::Q8_0, &[]);
     if arch != "dflash" {
-        // A draft without an output uses that of its model, and llama.cpp ends the process without one.
+        // If a draft has no output, it uses the output of its model. Without such a model, llama.cpp ends the process.
         push("tied", large, !dense, TensorType::Q4_0, &[]);
     }
-    // The tensors of published files: no scales, and few biases. These architectures are excepted, because the tensors
-    // are required or their KV layout is unknown.
+    // The tensors that published files contain: no scales, and few biases. Some architectures are left out, because
+    // these tensors are required there, or because the KV layout is not known.
     if !matches!(arch, "clef" | "eagle3" | "gemma4" | "vllm-decision2") {
         let usual = USUALLY_ABSENT;
         if dense {
@@ -142,7 +142,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         }
     }
     if arch == "rwkv6qwen2" {
-        // With this tensor, llama.cpp would take the file for another model, half of which is missing.
+        // If there were this tensor, llama.cpp would treat the file as another model, of which half is missing.
         for model in &mut all {
             let first = |il| format!("blk.{il}.time_mix_first.weight");
             model.without.extend((0..large.n_layer).map(first));
@@ -173,7 +173,7 @@ fn twisted(arch: &str, name: &'static str, said: &'static str, experts: bool) ->
     Blueprint { name, lacks: USUALLY_ABSENT, ..Blueprint::new(arch, keys.build()) }
 }
 
-/// A model whose last block predicts further tokens.
+/// A model whose last block predicts more tokens.
 fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     let il = dims.n_layer;
     let of = |n_nextn| {
@@ -185,9 +185,9 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     if !among(NEVER_PREDICTS, arch) {
         return model;
     }
-    // llama.cpp creates the block's tensors only if it is an ordinary block.
+    // llama.cpp creates the tensors of the block only if it is a normal block.
     model.made_of = Some(of(0));
-    // llama.cpp creates and counts this tensor once per block, even for skipped blocks.
+    // llama.cpp creates this tensor once for each block and counts it, even for blocks that are skipped.
     model.without.push("rope_freqs.weight".to_owned());
     let [n_embd, n_ff, n_vocab] = [dims.n_embd, dims.n_ff, dims.n_vocab].map(u64::from);
     let mut also = |name: &str, shape: &[u64]| {
@@ -209,7 +209,7 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
         _ => {}
     }
     if matches!(arch, "dots3note" | "exaone-moe") {
-        // The block's feed-forward step is dense.
+        // In this block, the feed-forward step is dense.
         let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
         let names =
             experts.split(' ').map(|tensor| format!("ffn_{tensor}.weight")).chain(["exp_probs_b.bias".to_owned()]);
@@ -218,10 +218,10 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     model
 }
 
-/// A qwen3 with a head of scores, whose width llama.cpp reads from the file.
+/// A qwen3 with a head that returns scores. llama.cpp reads the head's width from the file.
 fn head_of_scores(model: &mut Blueprint, dims: Dims) {
     model.made_of = Some(keys("qwen3", dims, false, &[]).build());
-    // These tensors would have the width of qwen3's output.
+    // With these tensors, the output would have the width of qwen3's output.
     model.without.extend(["dense_2.weight", "dense_2.bias"].map(str::to_owned));
     let (n, head) = (u64::from(dims.n_embd), 64);
     let mut also = |name: &str, shape: &[u64]| model.also.push((format!("decision.{name}"), shape.to_vec()));
@@ -236,7 +236,7 @@ fn head_of_scores(model: &mut Blueprint, dims: Dims) {
     also("scorer_out.weight", &[head, 1]);
 }
 
-/// A qwen35 with a decision head, for which llama.cpp creates no tensors itself.
+/// A qwen35 with a head that makes decisions. llama.cpp itself creates no tensors for that head.
 fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
     model.made_of = Some(keys("qwen35", dims, false, &[]).build());
     model.without.extend(["cls.output.weight", "cls.output.bias"].map(str::to_owned));
@@ -250,7 +250,7 @@ fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
     };
     pairs("decision", "hidden_norm", &[n]);
     pairs("decision", "option_summary_norm field_norm option_norm", &[head]);
-    // One routing block and one joining block.
+    // One block that routes, and one block that joins.
     pairs("dec.blk.0", "cross_attn_norm_kv", &[head]);
     pairs("dec.blk.1", "attn_norm", &[head]);
     pairs("dec.blk.1", "attn_q attn_k attn_v attn_o", &[head, head]);

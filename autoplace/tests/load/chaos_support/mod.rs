@@ -1,4 +1,4 @@
-//! A round of chaos: a case, the events on its cards, and its outcome.
+//! A round of chaos: a case, what happens on its cards, and how it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,10 +19,10 @@ use test_support::random_weights::Dice;
 
 const TOKENS: usize = 6;
 
-/// The kind of a round in which the first generation gives the text of the CPU.
+/// The kind of a round in which the first text is already the same as on the CPU.
 const SAME: &str = "the same text at once";
 
-/// A round, determined by its number.
+/// A round. Its number determines everything in it.
 pub(crate) struct Round<'m> {
     case: Case,
     models: &'m Models,
@@ -30,7 +30,7 @@ pub(crate) struct Round<'m> {
     attempts: u32,
     verify: Verify,
     on_difference: OnDifference,
-    /// A log of the events, for debugging.
+    /// A list of what has happened, for debugging.
     happened: Vec<String>,
 }
 
@@ -38,13 +38,14 @@ impl<'m> Round<'m> {
     pub(crate) fn new(number: u64, models: &'m Models) -> Self {
         let mut case = Case::new(number, models);
         let mut dice = Dice::new(number ^ 0x00c4_a05c_4a05);
-        // Repacked weights are multiplied in another order, and only the same order is certain to give the same text.
+        // Repacked weights are multiplied in another order. Only with the same order is the text certain to be the
+        // same.
         case.request.params.repack = false;
-        // Faults are rare if cards keep some memory.
+        // If some memory stays free on the cards, faults are rare.
         if dice.percent(50) {
             case.request.headroom = Headroom::Bytes(0);
         }
-        // A context that may grow reaches thousands of tokens.
+        // If the context may grow, it can have thousands of tokens.
         let context = case.request.context;
         let tokens = context.tokens(&case.model(models).profile);
         let is_short = tokens <= 512 && !context.may_grow();
@@ -74,11 +75,11 @@ impl<'m> Round<'m> {
         format!("{attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
     }
 
-    /// Loads and generates during the events. Returns the kinds of the round.
+    /// Loads and generates while all this happens. Returns the kinds of this round.
     ///
     /// # Errors
     ///
-    /// A description of a violated expectation.
+    /// An error that describes which expectation was violated.
     pub(crate) fn run(&mut self) -> Result<Vec<String>, String> {
         let dice = &mut self.dice;
         let pools = || match dice.below(4) {
@@ -128,7 +129,7 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// The events between reading the machine and the load.
+    /// What happens after the machine was read and before the load.
     fn before_the_load(&mut self, sims: &[Arc<SimGpu>]) {
         let (dice, happened) = (&mut self.dice, &mut self.happened);
         for (card, sim) in sims.iter().enumerate() {
@@ -150,15 +151,15 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// The events during the load and the warm-up: the card, the call of the progress callback, and the percentage of
-    /// memory that other programs take.
+    /// What happens during the load and the warm-up. Each entry has the card, the number of a call of the progress
+    /// callback, and which percentage of the memory other programs take then.
     fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
         let dice = &mut self.dice;
         let mut events = Vec::new();
         for card in 0..sims.len() {
             while dice.percent(50) {
                 let (call, any) = (1 + dice.below(120), dice.below(101));
-                // The percentage is 100, 0, or any number.
+                // The percentage is 0, 100, or any number between them.
                 events.push((card, call, dice.one_of(&[0, 0, any, 100])));
             }
         }
@@ -167,7 +168,7 @@ impl<'m> Round<'m> {
         events
     }
 
-    /// A thread that takes and releases memory all the time.
+    /// A thread that takes memory and releases it again, all the time.
     fn thread(&mut self, sims: &[Arc<SimGpu>], stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
         self.happened.push("a thread takes and gives back".to_owned());
         let (cards, stop) = (sims.to_vec(), Arc::clone(stop));
@@ -181,7 +182,7 @@ impl<'m> Round<'m> {
         })
     }
 
-    /// Checks that a failed load ended in one of the allowed errors.
+    /// Checks that a failed load has ended with one of the errors that are allowed.
     fn refused(&self, error: &Error) -> Result<&'static str, String> {
         let text = error.to_string();
         if text.contains('\n') {
@@ -206,7 +207,8 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// Checks that a loaded model generates the CPU's text, no matter how much memory other programs take now.
+    /// Checks that a loaded model generates the same text as on the CPU, however much memory other programs take from
+    /// now on.
     fn loaded(&mut self, sims: &[Arc<SimGpu>], model: &Model) -> Result<Vec<String>, String> {
         let report = model.report();
         let attempts = report.tries();
@@ -226,7 +228,7 @@ impl<'m> Round<'m> {
             }
         }
         let (mut outcome, mut said) = (self.generate(model, sims), SAME);
-        // If the verification computed nothing, the pools have not taken their memory yet.
+        // If nothing was computed to verify the load, the pools have not taken their memory yet.
         if matches!(outcome, Err(generate::Error::Native(Native::Decode { .. })))
             && (fails || self.verify == Verify::Off)
         {
@@ -258,8 +260,8 @@ impl<'m> Round<'m> {
         Ok(vec![format!("loaded at attempt {attempts}"), said.to_owned()])
     }
 
-    /// The text after the prompt, and the bytes by which it grew buffers. Other programs take and release memory
-    /// between its tokens.
+    /// The text that follows the prompt, and by how many bytes buffers have grown for it. Between two tokens of the
+    /// text, other programs take and release memory.
     fn generate(&mut self, model: &Model, sims: &[Arc<SimGpu>]) -> Result<(String, u64), generate::Error> {
         let mut text = String::new();
         let mut stream = self.stream(model)?;
@@ -277,14 +279,14 @@ impl<'m> Round<'m> {
     fn stream(&self, model: &Model) -> Result<generate::TokenStream, generate::Error> {
         let plan = model.placement();
         let tokens = plan.context.n_ubatch as usize + self.case.remainder;
-        // The prompt leaves room for the continuation, if several sequences share the context.
+        // If several sequences share the context, the prompt leaves room for what follows it.
         let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
         let tokens = tokens.min(room - 2 * TOKENS);
         let prompt = "a".repeat(tokens.saturating_sub(4));
         model.generate(prompt).temp(0.0).max_tokens(TOKENS).special(true).stream()
     }
 
-    /// The CPU's text with the plan's parameters, for each form of attention that they allow.
+    /// For each form of attention that the plan's parameters allow, the text that the CPU generates with them.
     fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
         let case = self.case.model(self.models);
         let on_the_cpu = |flash_attn| {
@@ -300,10 +302,11 @@ impl<'m> Round<'m> {
     }
 }
 
-/// The forms of attention that cards may use under a plan. AUTO keeps attention fused if it is computed on its layer's
-/// device; the CPU alone always fuses, and plain attention rounds differently. In a hybrid with its cache on the host,
-/// the result depends on where the scheduler puts the neighbouring operations (`attention_fused_or_plain.rs`).
-/// Quantised values are always fused (llama-context.cpp, `llama_init_from_model`).
+/// The forms of attention that cards may use with a plan. AUTO keeps attention fused if it is computed on the device of
+/// its layer. If there is only a CPU, attention is always fused, and plain attention is rounded in another way. In a
+/// hybrid whose cache is on the host, the form depends on the devices on which the scheduler puts the next operations
+/// (`attention_fused_or_plain.rs`). With quantised values, attention is always fused (llama-context.cpp,
+/// `llama_init_from_model`).
 fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     let context = &plan.context;
     let has_state =
@@ -316,7 +319,7 @@ fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     if is_open { vec![FlashAttention::On, FlashAttention::Off] } else { vec![context.flash_attn] }
 }
 
-/// Lets other programs take this percentage of a card.
+/// Makes other programs take this percentage of a card.
 fn take(sim: &SimGpu, percent: u64) {
     sim.set_taken(sim.total() / 100 * percent);
 }

@@ -9,14 +9,14 @@ use super::{Model, Models};
 use crate::rig::{Card, backend, vulkan};
 use test_support::random_weights::Dice;
 
-/// A model on a fleet under a request.
+/// A model on a fleet, with a request.
 pub(crate) struct Case {
     pub(crate) number: u64,
     model: usize,
     cards: Vec<CardKind>,
     host: Host,
     pub(crate) request: Request,
-    /// Number of prompt tokens beyond a full computation.
+    /// How many tokens the prompt has in addition to one full computation.
     pub(crate) remainder: usize,
 }
 
@@ -27,7 +27,7 @@ struct CardKind {
     kind: GpuKind,
     asynchronous: bool,
     total: u64,
-    /// Bytes that other programs have taken.
+    /// The bytes that other programs have taken.
     taken: u64,
     bytes_per_second: Option<u64>,
 }
@@ -44,14 +44,15 @@ impl Case {
         }
         let count = dice.one_of(&[0, 1, 1, 1, 2, 2, 3, 3, 4, 4]);
         let asynchronous = dice.percent(50);
-        // The models have a thousandth of the real size. If the memory is slower by the same factor, the reading of
-        // weights determines the speed, as in reality.
+        // These models have a thousandth of the size of real ones. If memory is slower by the same factor, the speed
+        // depends on how fast weights are read, as it does in reality.
         let unit = dice.one_of(&[1_000_000_000, 1_000_000, 1_000_000, 1_000_000]);
         let same_rules = dice.percent(60).then(|| rules(&mut dice));
         let cards = (0..count)
             .map(|_| {
                 let rules = same_rules.unwrap_or_else(|| rules(&mut dice));
-                // A plan ignores an integrated GPU beside a card, so most integrated GPUs in these cases are alone.
+                // If there is a card, a plan ignores an integrated GPU. So in most cases here, an integrated GPU is
+                // alone.
                 let kind =
                     if dice.percent(if count == 1 { 25 } else { 6 }) { GpuKind::Integrated } else { GpuKind::Discrete };
                 let usable = match dice.below(20) {
@@ -90,7 +91,7 @@ impl Case {
         &models.all[self.model]
     }
 
-    /// Describes the whole case, for debugging.
+    /// A description of the whole case, for debugging.
     pub(crate) fn describe(&self, models: &Models) -> String {
         let Self { number, cards, host, request, remainder, .. } = self;
         let title = &self.model(models).title;
@@ -101,7 +102,7 @@ impl Case {
         !self.cards.is_empty()
     }
 
-    /// Registers the cards in this process. `pools` returns the memory that a card's pools take at the first
+    /// Registers the cards in this process. `pools` returns how much memory the pools of a card take at the first
     /// computation.
     pub(crate) fn fleet(&self, mut pools: impl FnMut() -> u64) -> Vec<Card> {
         self.cards.iter().zip(["A", "B", "C", "D"]).map(|(card, name)| card.register(name, pools())).collect()
@@ -138,34 +139,34 @@ impl CardKind {
     }
 }
 
-/// The GPU as if ggml had reported its memory.
+/// The GPU, with its memory as ggml would report it.
 fn read(mut gpu: Gpu) -> Gpu {
     gpu.ggml = Some(Reading::new(gpu.total, gpu.free));
     gpu
 }
 
-/// The memory needs by which the cards of a case are sized.
+/// How much memory a model needs. The sizes of a case's cards depend on it.
 struct Needs {
-    /// Bytes of all layers on one GPU; `host` has those of all layers on the host.
+    /// Bytes of all layers if they are on one GPU. Below it, `host` has the bytes if they are on the host.
     gpu: u64,
     host: u64,
     workload: PeakSizes,
 }
 
 impl Needs {
-    /// Possible growth of compute buffers after the load. llama.cpp reserves the buffers for the largest prompt over
-    /// all sequences, and for one token of each sequence. Other numbers of tokens, or a single sequence, may be
-    /// computed on another device and need more memory, because a GPU takes work from the host only from 32 tokens on
-    /// (llama-context.cpp, `sched_reserve`). The default headroom covers this growth, but a headroom in bytes is the
-    /// user's own choice.
+    /// By how much compute buffers may grow after the load. llama.cpp reserves them for the largest prompt over all
+    /// sequences, and for one token of each sequence. Another number of tokens, or a single sequence, may be computed
+    /// on another device and need more memory. This is because a GPU takes over work of the host only from 32 tokens on
+    /// (llama-context.cpp, `sched_reserve`). The default headroom includes this growth. But if the headroom is a number
+    /// of bytes, the user has chosen it.
     fn growth(&self) -> u64 {
         2 * self.workload.activations
     }
 
-    /// The size of a card on which a plan may take `usable` bytes.
+    /// The size of a card with which a plan can take `usable` bytes.
     fn total_with(&self, usable: u64, taken: u64, rules: Rules, request: &Request) -> u64 {
         if let Headroom::Percent(percent) = request.headroom {
-            // On a small card, a percentage may be less than the possible growth of buffers.
+            // On a small card, a percentage may be less than what buffers may grow by.
             let share = f64::from(percent) / 100.0;
             let enough = (usable + taken) as f64 / (1.0 - share);
             return enough.max(self.growth() as f64 / share) as u64;
@@ -195,7 +196,7 @@ impl Needs {
 
 fn rules(dice: &mut Dice) -> Rules {
     let alignment = dice.one_of(&[16, 64, 256]);
-    // The smallest limit has room for the largest tensor, but a computation may need several buffers.
+    // With the smallest limit there is room for the largest tensor, but a computation may need several buffers.
     let max_alloc = dice.one_of(&[mib(8), gib(1), gib(4)]);
     dice.one_of(&[Rules::Cuda, Rules::Cuda, vulkan(alignment, max_alloc), Rules::Metal])
 }
@@ -225,7 +226,7 @@ fn request(dice: &mut Dice) -> Request {
         .n_seq_max(dice.one_of(&[1, 1, 1, 2, 3]))
         .n_outputs_max(dice.one_of(&[1, 1, 1, 0, 4]));
     request.params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
-    // Quantised values need fused attention.
+    // With quantised values, attention must be fused.
     if dice.below(10) > 5 {
         let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
         (request.params.type_k, request.params.type_v) = (both, both);
@@ -238,7 +239,7 @@ fn request(dice: &mut Dice) -> Request {
     request.params.swa_full = dice.percent(50);
     request.params.mmap = dice.percent(80);
     request.params.repack = dice.percent(80);
-    // Settings that the search may choose beside the placement.
+    // Settings that the planner may choose, in addition to the placement.
     if dice.percent(20) {
         request = request.min_ubatch(n_ubatch / 4);
     }

@@ -1,4 +1,4 @@
-//! Runs a case: plans, loads, computes and frees, with checks after each step.
+//! Runs a case: plans, loads, computes and frees. There are checks after each step.
 
 use autoplace::Model;
 use autoplace::generate::{Statistics, TokenStream};
@@ -10,11 +10,11 @@ use super::Models;
 use super::case::Case;
 use crate::rig::{Card, nothing_left};
 
-/// Plans, loads, generates and frees. Returns the plan; `None` if there was no room for the model.
+/// Plans, loads, generates and frees. Returns the plan; `None` if there was not enough room for the model.
 ///
 /// # Errors
 ///
-/// A description of a violated expectation.
+/// An error that describes which expectation was violated.
 pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let fleet = case.fleet(|| 0);
     let outcome = on(&fleet, case, models)?;
@@ -24,7 +24,7 @@ pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> 
 
 fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let machine = case.machine(fleet);
-    // One thread is used, because ggml's threads spin while they wait for each other.
+    // There is only one thread. If there were more, ggml's threads would spin while they wait for each other.
     let builder =
         || Model::builder(&case.model(models).path).request(case.request.clone()).machine(machine.clone()).n_threads(1);
     let planned = match builder().plan() {
@@ -38,13 +38,13 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     };
     within_budget(&planned)?;
 
-    // A full verification is slow, because it computes the whole context.
+    // A full verification computes the whole context, so it is slow.
     let full = planned.context.n_ctx <= 512 && case.number.is_multiple_of(4);
     let verify = if full { Verify::Full } else { Verify::Quick };
     let model = builder().verify(verify).load().map_err(|error| format!("load: {error}"))?;
     let plan = model.placement();
     if *plan != planned {
-        // This is the growth in the warm-up; nothing grows later (docs/load-contract.md).
+        // Buffers grow by this much in the warm-up. Later nothing grows (docs/load-contract.md).
         let report = model.report();
         let mut failures = report.attempts.iter().filter_map(|attempt| attempt.failure.as_ref());
         if case.model(models).title.contains("mla") && failures.all(|failure| failure.stage == Stage::WarmUp) {
@@ -66,7 +66,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
         }
     }
     let statistics = generate(&model, case.remainder)?;
-    // After a full warm-up, a computation takes no further byte; after a quick one, hardly any.
+    // After a full warm-up, a computation takes no more memory. After a quick warm-up, it takes hardly any.
     let mut more_on_cards = 0;
     for (Card { sim, gpu }, loaded) in fleet.iter().zip(loaded) {
         let (name, used) = (&gpu.name, sim.used());
@@ -77,8 +77,8 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
             return Err(format!("{name} counts {used} bytes, and had {loaded} after its load\n{plan}"));
         }
     }
-    // The statistics also count the host's buffers. If no card computes, a load reserves no more than llama.cpp itself
-    // does.
+    // In the statistics, the buffers of the host are counted too. If no card computes, a load reserves no more than
+    // llama.cpp itself does.
     let grown = statistics.buffer_growth;
     let is_reserved = verify == Verify::Full && plan.gpus().next().is_some();
     if grown < more_on_cards || (is_reserved && grown > 0) {
@@ -87,18 +87,18 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     Ok(Some(Plan::clone(&plan)))
 }
 
-/// The plan's footprint on a card.
+/// What the plan takes on a card.
 fn on_card(plan: &Plan, device: Option<&str>) -> Footprint {
     let placement = plan.gpus().find(|placement| placement.device.as_deref() == device);
     placement.map(|placement| placement.footprint).unwrap_or_default()
 }
 
-/// Growth of a card's compute buffers in the warm-up.
+/// By how much the compute buffers of a card have grown in the warm-up.
 fn grown(model: &Model, device: Option<&str>) -> u64 {
     model.report().gpus.iter().find(|gpu| Some(gpu.device.as_str()) == device).map_or(0, |gpu| gpu.grown)
 }
 
-/// Checks that no device of the plan exceeds its budget.
+/// Checks that the plan exceeds no device's budget.
 fn within_budget(plan: &Plan) -> Result<(), String> {
     for placement in &plan.placements {
         let (needed, budget) = (placement.footprint.total(), placement.budget);
@@ -110,7 +110,7 @@ fn within_budget(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the cards' counts and llama.cpp's account equal the plan.
+/// Checks that what the cards count, and what llama.cpp counts, is equal to the plan.
 fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     let plan = model.placement();
     for Card { sim, gpu } in fleet {
@@ -131,7 +131,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
         return Err(format!("llama.cpp says {:?}\n{plan}", allocated.gpus));
     }
     let host = plan.host().map(|host| host.footprint).unwrap_or_default();
-    // Mapped weights count without their alignment, and only the plan includes the buffer of logits.
+    // Weights that are mapped are counted without their alignment. And only the plan contains the buffer for logits.
     let more = allocated.host.compute.saturating_sub(host.compute);
     if allocated.host.kv != host.kv || (more > 0 && plan.gpus().next().is_none()) {
         let said = allocated.host;
@@ -140,7 +140,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// Computes a prompt of `remainder` tokens more than a full computation, but no more than a sequence holds. Then
+/// Computes a prompt that is `remainder` tokens longer than one full computation, but fits into a sequence. After that,
 /// generates three tokens.
 fn generate(model: &Model, remainder: usize) -> Result<Statistics, String> {
     const CONTINUATION: usize = 3;
@@ -148,7 +148,8 @@ fn generate(model: &Model, remainder: usize) -> Result<Statistics, String> {
     let shared_by = if context.kv_unified { 1 } else { context.n_seq_max };
     let room = (context.n_ctx / shared_by) as usize - CONTINUATION;
     let tokens = room.min(context.n_ubatch as usize + remainder);
-    // The prompt begins with one token, then come three tokens for the bytes of a space. Each letter is one more token.
+    // The prompt begins with one token, and then with three tokens for the bytes of a space. After these, each letter
+    // is one token.
     let prompt = "a".repeat(tokens.saturating_sub(4));
     let text = model.generate(prompt).temp(0.0).max_tokens(CONTINUATION).stream().and_then(TokenStream::into_text);
     let (_, statistics) = text.map_err(|error| format!("generating: {error}"))?;

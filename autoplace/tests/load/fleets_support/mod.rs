@@ -1,4 +1,4 @@
-//! Random cases, their invariants, and the number of cases of each kind.
+//! Random cases, what must be true of all of them, and how many there are of each kind.
 mod case;
 mod checks;
 
@@ -14,14 +14,14 @@ pub(crate) use case::Case;
 pub(crate) use checks::run;
 use test_support::random_weights;
 
-/// A model's file with its profile.
+/// The file of a model, and its profile.
 pub(crate) struct Model {
     pub(crate) title: String,
     pub(crate) path: PathBuf,
     pub(crate) profile: ModelProfile,
 }
 
-/// All models. The files are written once, and are removed when this is dropped.
+/// All models. The files are written once. When this value is dropped, they are removed.
 pub(crate) struct Models {
     pub(crate) all: Vec<Model>,
     _folder: TempDir,
@@ -32,7 +32,7 @@ impl Models {
         let folder = tempfile::tempdir().unwrap();
         let all = random_weights::all().into_iter().chain(random_weights::deep()).map(|mut sketch| {
             sketch.vocabulary();
-            // A context that may grow really uses its memory, so it is limited.
+            // If a context may grow, it really uses its memory, so its length is limited.
             sketch.u32("context_length", 8192);
             let path = random_weights::write(&sketch, folder.path());
             let header = Header::open(&path).unwrap();
@@ -42,8 +42,9 @@ impl Models {
     }
 }
 
-/// Runs the cases with the numbers below `cases`. Fails with all violations. Also fails if a kind of case is too rare,
-/// because the cases must differ. `least` is the minimum number of each kind per thousand.
+/// Runs the cases whose numbers are below `cases`. If there are violations, fails with all of them. The cases must be
+/// different, so this also fails if one kind of case is too rare. For each kind, `least` has the minimum among a
+/// thousand cases.
 #[track_caller]
 pub(crate) fn run_all(cases: u64, least: &[(&str, u64)], mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>) {
     let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());

@@ -1,9 +1,9 @@
-//! Translates our parameters into llama.cpp's structs, and its account into ours, for tests that call llama.cpp
-//! directly. The library has its own translation, which these tests verify.
+//! Translates our parameters into llama.cpp's structs, and what llama.cpp counts into our types. It is for tests that
+//! call llama.cpp directly. The library has a translation of its own, which these tests check.
 use autoplace::llama_sys::{self, Backend, Device, DeviceKind, MemoryBreakdown};
 use autoplace::memory::{ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Pooling, TensorOverride};
 
-/// The parameters of a context with one thread.
+/// The parameters for a context with one thread.
 pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     llama_sys::ContextParams {
         n_ctx: params.n_ctx,
@@ -33,7 +33,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// The parameters of the second context, for multi-token prediction.
+/// The parameters for the second context, which predicts more tokens.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     llama_sys::ContextParams {
         n_batch: params.n_batch.min(params.n_ubatch),
@@ -56,12 +56,12 @@ fn pooling(pooling: Option<Pooling>) -> llama_sys::Pooling {
     }
 }
 
-/// Finds the type by ggml's name.
+/// Finds the type that has this name in ggml.
 fn kv_type(ty: KvType) -> llama_sys::KvType {
     ty.to_string().parse().unwrap()
 }
 
-/// Tensor overrides of a model on these devices.
+/// The overrides of a model's tensors, for these devices.
 pub(crate) fn overrides(rules: &[TensorOverride], devices: &[Device]) -> Vec<llama_sys::TensorOverride> {
     let all = Backend::init().unwrap().devices();
     let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
@@ -75,7 +75,7 @@ pub(crate) fn overrides(rules: &[TensorOverride], devices: &[Device]) -> Vec<lla
     rules.iter().map(native).collect()
 }
 
-/// llama.cpp's memory on each of these devices and on the host.
+/// The memory that llama.cpp counts on each of these devices, and on the host.
 pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     let sum = |rows: &mut dyn Iterator<Item = &llama_sys::BufferUse>| {
         rows.fold(Footprint::default(), |mut sum, row| {

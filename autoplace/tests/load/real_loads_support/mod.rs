@@ -1,4 +1,4 @@
-//! Compares the probe with real loads, for cards, splits and settings.
+//! The probe is compared with real loads, for several cards, splits and settings.
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::native_params;
 use crate::rig::{Card, CardKind, Kind, Loaded, none_failed, nothing_left, vulkan};
 use test_support::synthetic::Sketch;
 
-/// The result of a comparison; an error describes the difference.
+/// The result of a comparison. If it is an error, it describes the difference.
 pub(crate) type Compared = Result<(), Box<dyn Error>>;
 
-/// The cards and the split of a model.
+/// On which cards a model is placed, and how it is split.
 #[derive(Debug)]
 pub(crate) struct Placement {
     pub(crate) cards: Vec<CardKind>,
@@ -25,7 +25,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The placements for a model with `layers` layers that can be offloaded.
+    /// The placements for a model of which `layers` layers can be offloaded.
     pub(crate) fn all(layers: u32) -> Vec<Self> {
         const CUDA: CardKind = (Rules::Cuda, false);
         const PLAIN: CardKind = (Rules::Plain, false);
@@ -49,7 +49,7 @@ impl Placement {
             place(&[PLAIN], layers - 1, &[]),
             place(&[METAL], layers, &[]),
             place(&[vulkan(1 << 30)], layers / 2, &[]),
-            // The buffers are so small that the computation needs several.
+            // The maximum size of a buffer is so small that the computation needs several buffers.
             place(&[vulkan(1 << 21)], layers, &[]),
             place(&[CUDA, PLAIN], layers, &[1.0, 3.0]),
             place(&[CUDA, PLAIN], layers - 2, &[]),
@@ -61,7 +61,7 @@ impl Placement {
     }
 }
 
-/// Four settings that together cover everything that changes allocations.
+/// Four settings. Together, they contain everything that changes what is allocated.
 pub(crate) fn settings() -> [ContextParams; 4] {
     let mut plain = ContextParams::default();
     (plain.n_ctx, plain.n_batch, plain.n_ubatch) = (512, 256, 64);
@@ -82,7 +82,7 @@ pub(crate) fn settings() -> [ContextParams; 4] {
     [plain, sequences, quantised, lean]
 }
 
-/// A batch with these positions in each of `sequences` sequences.
+/// A batch that has tokens at these positions in each of `sequences` sequences.
 fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool) -> Batch {
     let mut batch = Batch::default();
     for sequence in 0..sequences {
@@ -95,8 +95,8 @@ fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool)
     batch
 }
 
-/// Computes a prompt that fills more than one graph, over all sequences, and then one token of each sequence. Returns
-/// the last logits of both.
+/// Computes a prompt over all sequences that needs more than one graph, and then one token of each sequence. Returns
+/// the last logits of the prompt and of the tokens.
 pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     if context.embeds() {
         let (sequences, most) = (context.n_seq_max(), context.n_ubatch());
@@ -116,8 +116,8 @@ pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error
     Ok(all)
 }
 
-/// Computes texts that are shorter than a full computation. With fewer than 32 tokens, another device may compute a
-/// graph that llama.cpp has not reserved. The buffers may then grow by at most an eighth.
+/// Computes texts that do not fill a whole computation. If they have fewer than 32 tokens, another device may compute,
+/// with a graph that llama.cpp has not reserved. The buffers may grow by an eighth for this, but not more.
 fn embed_short_texts(context: &mut Context) -> Compared {
     let longest = context.longest_text();
     let before = context.compute_buffers().bytes;
@@ -129,7 +129,7 @@ fn embed_short_texts(context: &mut Context) -> Compared {
     Ok(())
 }
 
-/// Computes several texts at once; each pair has a number of texts and the tokens of each.
+/// Computes several texts at once. Each pair is the number of texts, and the number of tokens that each of them has.
 fn embed(context: &mut Context, sizes: &[(u32, u32)]) -> Result<Vec<f32>, llama_sys::Error> {
     let mut all = Vec::new();
     for &(sequences, each) in sizes {
@@ -146,8 +146,8 @@ fn embed(context: &mut Context, sizes: &[(u32, u32)]) -> Result<Vec<f32>, llama_
     Ok(all)
 }
 
-/// Computes the maximum number of tokens of a context for multi-token prediction at once, and then one token with its
-/// prediction.
+/// Works with a context for multi-token prediction: computes the maximum number of tokens at once, and then one token
+/// with its prediction.
 fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     let width = heads.model().n_embd_out() as usize;
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1);
@@ -160,7 +160,7 @@ fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     Ok(())
 }
 
-/// New cards, and the probe of a model on them.
+/// Makes new cards, and probes a model on them.
 pub(crate) fn probed(
     probe: &NativeProbe,
     placement: &Placement,
@@ -176,7 +176,7 @@ pub(crate) fn probed(
 /// Probes, loads and runs a model on new cards.
 pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
     let (cards, probed) = probed(probe, placement, params)?;
-    // Peaks of the cards during the probe.
+    // The maximum that each card counted during the probe.
     let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
     let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;
     let mut context = loaded.context(params)?;
@@ -204,13 +204,13 @@ pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, p
     Ok(nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))?)
 }
 
-/// Compares the probe, llama.cpp's own account, and the cards' counts.
+/// Compares three numbers: the probe, what llama.cpp counts, and what the cards count.
 fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Context>, cards: &[Card]) -> Compared {
     let mut taken = context.memory_breakdown()?;
     if let Some(heads) = heads {
         taken.add_context(&heads.memory_breakdown()?);
     }
-    // Weights, context and compute by buffer type.
+    // For each buffer type, the bytes of weights, context and computation.
     let rows = taken.rows.iter();
     let rows = rows.map(|row| (&row.buffer_type, [row.model + row.transforms, row.context, row.compute]));
     let real: BTreeMap<_, _> = rows.filter(|(_, bytes)| *bytes != [0; 3]).collect();
@@ -258,7 +258,7 @@ pub(crate) fn compare_all(
     cases
 }
 
-/// A model with random weights in this folder, and its probe.
+/// A model with random weights, which is written into this folder, and its probe.
 pub(crate) fn random(sketch: &Sketch, folder: &Path) -> (PathBuf, NativeProbe) {
     let path = test_support::random_weights::write(sketch, folder);
     let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();

@@ -1,10 +1,10 @@
-//! The settings and the splits of the suite.
+//! The settings and the splits for these tests.
 
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
-/// Twenty-four settings of eight choices. For any two choices, each of the four combinations occurs six times. This is
-/// the design of Plackett and Burman together with its mirror image. Context lengths and cache types alternate; the
-/// mirror's lengths are not round numbers.
+/// Twenty-four settings, in each of which eight choices are made. For any two of the choices, each of the four
+/// combinations occurs six times. This is the design of Plackett and Burman, together with its mirror image. The
+/// lengths of contexts and the types of caches alternate. In the mirror image, the lengths are not round numbers.
 pub(crate) fn settings() -> Vec<ContextParams> {
     const FIRST: [bool; 11] = [true, true, false, true, true, true, false, false, false, true, false];
     const TYPES: [(KvType, KvType); 6] = [
@@ -33,24 +33,24 @@ pub(crate) fn settings() -> Vec<ContextParams> {
             params.swa_full = !choice(5);
             params.n_outputs_max = if choice(6) { 0 } else { params.n_seq_max };
             if choice(7) {
-                // Quantised values need flash attention, so they are replaced too.
+                // With quantised values, attention must be fused, so the values get another type too.
                 params.flash_attn = FlashAttention::Off;
                 if params.type_v.is_quantized() {
                     params.type_v = KvType::F16;
                 }
             }
-            // A load without allocations does not map either.
+            // A load that allocates nothing does not map the file, either.
             params.mmap = false;
             params
         })
         .collect()
 }
 
-/// The splits of a model with `n_layer` blocks over `n_gpus` GPUs. The splits have any number of layers and are made by
-/// free memory or by proportions, with and without overrides.
+/// The splits that divide a model with `n_layer` blocks among `n_gpus` GPUs. They have any number of layers. They are
+/// made by free memory or by proportions, and some have overrides.
 ///
-/// With `thorough`, each number of layers occurs in each form (for a deep model, only some numbers). Otherwise, only
-/// the ends and the middle occur, each in one form.
+/// With `thorough`, each number of layers occurs in each form. For a model with many blocks, only some numbers occur.
+/// Without it, only both ends and the middle occur, each in one form.
 pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
     let all = n_layer + 1;
     if n_gpus == 0 {
@@ -65,7 +65,8 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     let mut splits = Vec::new();
     for (turn, &n) in layers.iter().enumerate() {
         let free = Split::layers(n);
-        // With full offload, the inputs of several batches are in flight, for any proportions.
+        // If all layers are offloaded, the inputs of several batches are kept at the same time, whatever the
+        // proportions.
         let rules = if thorough && n == all { 0..3 } else { turn % 3..turn % 3 + 1 };
         let given = rules.map(|rule| free.clone().tensor_split(PROPORTIONS[rule]));
         let given: Vec<Split> = if n_gpus == 1 { Vec::new() } else { given.collect() };
@@ -81,16 +82,16 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     splits
 }
 
-/// Proportions with zeros, and with more or fewer entries than GPUs.
+/// Proportions. Some are zero, and some lists have more or fewer entries than there are GPUs.
 const PROPORTIONS: [&[f32]; 3] = [&[1.0, 3.0, 2.0], &[0.0, 1.0], &[0.7, 0.1, 0.1, 5.0]];
 
-/// Typical manual overrides: the experts of some blocks on the host (or the feed-forward step of a block without
-/// experts), the feed-forward step of a block on the host, and a few tensors on GPUs other than their layers'.
+/// Overrides as users write them: the experts of some blocks on the host (or the feed-forward step of a block without
+/// experts), the feed-forward step of a block on the host, and a few tensors on another GPU than their layer.
 fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
     let rules = match rule {
         0 => vec![(r"blk\.(0|2)\.ffn_.*_exps", Place::Host), (r"blk\.3\.(ffn|ssm)_(up|down|in|out)\.", Place::Host)],
         1 if n_gpus > 0 => vec![
-            // The first matching pattern decides.
+            // The first pattern that matches decides.
             (r"^blk\.1\.ffn_up", Place::Gpu(n_gpus - 1)),
             (r"^blk\.1\.ffn", Place::Host),
             (r"^output\.weight$", Place::Host),

@@ -1,4 +1,4 @@
-//! Simulated cards, and a comparison of llama.cpp and the estimate for a model on them.
+//! Simulated cards. On them, the estimate for a model is compared with llama.cpp.
 pub(crate) mod grid;
 pub(crate) mod tally;
 
@@ -12,14 +12,14 @@ use autoplace::profile::ModelProfile;
 
 use crate::native_params;
 
-/// The rules of a card, and whether it computes asynchronously, as real cards do.
+/// The rules of a card, and whether it computes asynchronously. Real cards do.
 pub(crate) type CardKind = (Rules, bool);
 
 pub(crate) const fn vulkan(alignment: u64, max_alloc: u64) -> Rules {
     Rules::Vulkan { alignment, max_alloc }
 }
 
-/// ggml's name for the backend of such a card.
+/// The name that ggml gives to the backend of such a card.
 pub(crate) fn backend(rules: Rules) -> &'static str {
     match rules {
         Rules::Metal => "MTL",
@@ -28,19 +28,19 @@ pub(crate) fn backend(rules: Rules) -> &'static str {
     }
 }
 
-/// A simulated card, and its description for the planner.
+/// A simulated card, and the description of it that the planner gets.
 pub(crate) struct Card {
     pub(crate) sim: SimGpu,
     pub(crate) gpu: Gpu,
 }
 
 impl Card {
-    /// A card with room for everything.
+    /// A card that has room for everything.
     pub(crate) fn new(kind: CardKind) -> Self {
         Self::with_memory(kind, gib(400))
     }
 
-    /// A card with `total` bytes.
+    /// A card that has `total` bytes.
     pub(crate) fn with_memory((rules, asynchronous): CardKind, total: u64) -> Self {
         let backend = backend(rules);
         let sim = SimGpu::builder(format!("SIM {backend}")).total(total).rules(rules).backend(backend);
@@ -53,7 +53,7 @@ impl Card {
     }
 }
 
-/// Our estimate of a context on these cards.
+/// Our estimate for a context on these cards.
 pub(crate) fn estimate(
     profile: &ModelProfile,
     cards: &[&Card],
@@ -67,12 +67,12 @@ pub(crate) fn gpus<'a>(cards: &[&'a Card]) -> Vec<&'a Gpu> {
     cards.iter().map(|card| &card.gpu).collect()
 }
 
-/// The kind of a load.
+/// How a load allocates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Allocates everything.
+    /// It allocates everything.
     Real,
-    /// Allocates nothing (`no_alloc`).
+    /// It allocates nothing (`no_alloc`).
     Probe,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the model. The file is mapped if a plan's load would map it.
+    /// Loads the model. The file is mapped if the load of a plan would map it.
     pub(crate) fn new(
         path: &Path,
         cards: &[&Card],
@@ -114,13 +114,13 @@ impl Loaded {
         Context::new(&self.model, native_params::context(params))
     }
 
-    /// llama.cpp's allocations for a context of these parameters, real or planned.
+    /// What llama.cpp allocates, or would allocate, for a context with these parameters.
     pub(crate) fn footprints(&self, params: &ContextParams) -> Result<Footprints, llama_sys::Error> {
         Ok(native_params::footprints(&self.context(params)?.memory_breakdown()?, &self.devices))
     }
 }
 
-/// Fails with the first failures of `cases` cases, if there are any.
+/// If some of the `cases` cases have failed, fails and shows the first of them.
 #[track_caller]
 pub(crate) fn none_failed(failures: &[String], cases: usize) {
     println!("{cases} cases");
@@ -128,7 +128,7 @@ pub(crate) fn none_failed(failures: &[String], cases: usize) {
     assert!(failures.is_empty(), "{} faults in {cases} cases:\n{}", failures.len(), shown.join("\n"));
 }
 
-/// Checks that these cards are empty after a load.
+/// After a load, checks that these cards are empty.
 pub(crate) fn nothing_left<'a>(after: &str, cards: impl Iterator<Item = &'a SimGpu>) -> Result<(), String> {
     for sim in cards {
         let (name, used, buffers) = (sim.device().name(), sim.used(), sim.buffers());

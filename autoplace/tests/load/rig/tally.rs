@@ -1,4 +1,4 @@
-//! Differences between the estimate and llama.cpp, by architecture and by kind of memory.
+//! How far the estimate differs from llama.cpp, by architecture and by kind of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,24 +8,24 @@ use autoplace::memory::{Estimate, Footprints};
 
 use super::none_failed;
 
-/// The median and the largest difference.
+/// The median of the differences, and the largest of them.
 fn median_and_worst(differences: &[i64]) -> (i64, i64) {
     let mut sorted = differences.to_vec();
     sorted.sort_unstable_by_key(|error| error.unsigned_abs());
     (sorted[sorted.len() / 2], sorted[sorted.len() - 1])
 }
 
-/// Results of one architecture.
+/// The results for one architecture.
 #[derive(Default)]
 struct Seen {
     models: usize,
-    /// For each device, our bytes minus llama.cpp's: weights, cache and compute buffers.
+    /// For each device, our bytes minus those of llama.cpp: for weights, for the cache, and for compute buffers.
     differences: [Vec<i64>; 3],
-    /// Number of devices whose total is within 3 % or 32 MiB.
+    /// The number of devices on which the total differs by less than 3 % or 32 MiB.
     close: usize,
 }
 
-/// All results and failures. Its `Display` is the table of `docs/conformance.md`.
+/// All results, and all failures. `Display` writes them as the table in `docs/conformance.md`.
 #[derive(Default)]
 pub(crate) struct Tally {
     seen: BTreeMap<String, Seen>,
@@ -37,8 +37,9 @@ impl Tally {
         self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    /// Compares our estimate of a context with llama.cpp's account, device by device. Weights and cache must be equal,
-    /// except for up to `slack` additional bytes of weights. The compute buffer must not exceed the stated maximum.
+    /// Compares our estimate for a context with what llama.cpp counts, on each device. Weights and cache must be equal,
+    /// but there may be up to `slack` bytes more for weights. The compute buffer must not be larger than the maximum
+    /// that the estimate states.
     pub(crate) fn hold(
         &mut self,
         arch: &str,
@@ -49,7 +50,7 @@ impl Tally {
         slack: u64,
     ) {
         let (mut ours, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        // llama.cpp's breakdowns omit the buffer of logits.
+        // What llama.cpp counts does not contain the buffer for logits.
         ours.host.compute -= ours.output;
         let seen = self.seen.entry(arch.to_owned()).or_default();
         if !estimate.is_known() {
@@ -63,7 +64,7 @@ impl Tally {
             }
             let (total, true_total) = (ours.total(), theirs.total());
             seen.close += usize::from(total.abs_diff(true_total) <= mib(32).max(true_total * 3 / 100));
-            // The number of pinned buffers, each of a GiB, depends on the order of the tensors.
+            // There are several pinned buffers of a GiB each. Their number depends on the order of the tensors.
             let slack = slack + if estimate.is_exact() { 0 } else { 32 * (theirs.weights >> 30) };
             let fault = if ours.weights.abs_diff(theirs.weights) > slack {
                 "weights differ"
@@ -78,7 +79,7 @@ impl Tally {
         }
     }
 
-    /// Whether a context of this architecture was compared.
+    /// Whether there was a comparison for this architecture.
     pub(crate) fn has(&self, architecture: &str) -> bool {
         self.seen.get(architecture).is_some_and(|seen| !seen.differences[0].is_empty())
     }
@@ -87,7 +88,8 @@ impl Tally {
         self.seen.values().map(|seen| seen.differences[0].len()).sum()
     }
 
-    /// Fails if any comparison failed, or if the total is within 3 % or 32 MiB on fewer than 95 of 100 devices.
+    /// Fails if any comparison has failed. Also fails if the total differs by less than 3 % or 32 MiB on fewer than 95
+    /// of 100 devices.
     pub(crate) fn check(&self) {
         println!("{self}");
         let (close, devices) = (self.seen.values().map(|seen| seen.close).sum::<usize>(), self.devices());

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use llama_sys::{Batch, Context, ContextParams, Error, Model, ModelParams, Sampler, Token};
 
-/// The model that the repository ships.
+/// The model that is in the repository.
 pub(crate) fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
 }
@@ -19,7 +19,7 @@ pub(crate) fn cpu() -> ModelParams {
     ModelParams { devices: Some(Vec::new()), ..ModelParams::default() }
 }
 
-/// The demo model, loaded once per test process, on the CPU.
+/// The demo model on the CPU. It is loaded once in each process of tests.
 pub(crate) fn demo_model() -> Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     let load = || Model::load(demo_path(), cpu()).expect("the demo model loads");
@@ -28,7 +28,7 @@ pub(crate) fn demo_model() -> Model {
 
 /// A context of the demo model.
 pub(crate) fn cpu_context(params: ContextParams) -> Context {
-    // Contexts have one thread, because tests run side by side on the same cores.
+    // Contexts have one thread, because several tests run at the same time on the same cores.
     let params = ContextParams { n_threads: Some(1), n_threads_batch: Some(1), ..params };
     Context::new(&demo_model(), params).expect("the demo model makes a context")
 }
@@ -60,7 +60,7 @@ pub(crate) fn greedy(context: &mut Context, tokens: &[Token], count: usize) -> V
     all.split_off(tokens.len())
 }
 
-/// The parameter that an error refuses.
+/// The parameter that is refused, according to an error.
 #[track_caller]
 pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static str {
     match result {

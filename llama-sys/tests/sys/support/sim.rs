@@ -7,7 +7,7 @@ pub(crate) use super::demo_path;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A prompt of more than 32 tokens, so that GPUs compute the host's layers too.
+/// A prompt of more than 32 tokens. With so many, GPUs compute the layers on the host too.
 pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the earth. And the earth was without form, and \
                                  void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face \
                                  of the waters.";
@@ -17,7 +17,7 @@ pub(crate) fn card(total: u64) -> SimGpu {
     card_by(Rules::Plain, total)
 }
 
-/// A card with a backend's rules.
+/// A card that has the rules of a backend.
 pub(crate) fn card_by(rules: Rules, total: u64) -> SimGpu {
     let card = SimGpu::builder("SIM card").total(total);
     card.rules(rules).register().unwrap()
@@ -31,8 +31,8 @@ pub(crate) fn params(devices: &[Device], n_gpu_layers: i32) -> ModelParams {
     ModelParams {
         n_gpu_layers,
         devices: Some(devices.to_vec()),
-        // Repacked weights would be multiplied in another order, and only with the same order is the text sure to be
-        // the same.
+        // Repacked weights would be multiplied in another order. Only with the same order is the text certain to be the
+        // same.
         use_extra_bufts: false,
         ..ModelParams::default()
     }
@@ -72,7 +72,7 @@ pub(crate) fn greedy(context: &mut Context, count: usize) -> Vec<Token> {
     super::greedy(context, &prompt, count)
 }
 
-/// Checks that nothing of a load is left on these cards.
+/// Checks that a load has left nothing on these cards.
 #[track_caller]
 pub(crate) fn are_empty<'a>(cards: impl IntoIterator<Item = &'a SimGpu>) {
     for card in cards {
