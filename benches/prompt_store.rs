@@ -4,7 +4,8 @@
 //! tokens per second of texts that reuse nothing, and compares them with a model without a store. It also measures the
 //! longest wait for a token of a running text while another text is being stored. Prints rows of a Markdown table.
 //!
-//!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
+//!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 \
+//!         cargo bench -p autoplace-benches --bench prompt_store
 //!
 //! Instead of a path, the model may be `windowed` or `hybrid`, which is a small model with random weights. The
 //! measurements can be chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of

@@ -20,20 +20,19 @@
 //!
 //! # Parameters of a request
 //!
-//! The first three rows are OpenAI's own parameters.
+//! The first three entries are OpenAI's own parameters.
 //!
-//! | requests | parameters |
-//! |---|---|
-//! | `/v1/chat/completions` and `/v1/completions` | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`,
-//! `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
-//! | `/v1/chat/completions` only | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`,
-//! `top_logprobs`, `reasoning_effort` |
-//! | `/v1/completions` only | `prompt` (a text, tokens, or a list of either), `logprobs` |
-//! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar`
-//! (GBNF, or Lark behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`,
-//! `add_generation_prompt`, `continue_final_message` |
-//! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
-//! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
+//! - `/v1/chat/completions` and `/v1/completions`: `model`, `stream`, `stream_options.include_usage`, `n`, `stop`,
+//!   `max_tokens`, `seed`, `response_format`, `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`,
+//!   `logit_bias`
+//! - `/v1/chat/completions` only: `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`,
+//!   `logprobs`, `top_logprobs`, `reasoning_effort`
+//! - `/v1/completions` only: `prompt` (a text, tokens, or a list of either), `logprobs`
+//! - llama.cpp's additions: every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar`
+//!   (GBNF, or Lark behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`,
+//!   `add_generation_prompt`, `continue_final_message`
+//! - vLLM's additions: `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
+//!   `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties`
 //!
 //! A parameter is refused if it would change the meaning of the request and is not supported. Examples are videos and
 //! files, `suffix`, `echo`, `best_of`. Such parameters of vLLM and llama-server are listed in docs/chat-completions.md.

@@ -100,8 +100,8 @@ impl Demand {
 }
 
 /// Expected seconds that a request waits before its text begins, if so many requests come in a second, each of which
-/// takes these seconds, and so many texts run at once: the formula of Erlang (C) for random arrivals. If more comes than
-/// can be computed, the queue grows for [`DEMAND_WINDOW`].
+/// takes these seconds, and so many texts run at once: the formula of Erlang (C) for random arrivals. If more comes
+/// than can be computed, the queue grows for [`DEMAND_WINDOW`].
 fn queueing(rate: f64, seconds: f64, sequences: u32) -> f64 {
     const MOST: f64 = 0.95;
     let places = f64::from(sequences.max(1));
