@@ -33,7 +33,7 @@ const PHI3_MINI: Dims =
 
 /// Blocks of each model. There are so few blocks that a deep context takes minutes instead of hours.
 const BLOCKS: u64 = 4;
-/// The number of generated tokens at each depth and in each round; their median counts.
+/// The number of tokens generated at each depth in each round. The median of their times is used.
 const TOKENS: usize = 9;
 /// The number of tokens at each depth if there is a limit on processor time. Generating this many takes several periods
 /// of the quota.

@@ -5,7 +5,7 @@ use llama_sys::FailureCause;
 use crate::plan::Advice;
 use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
 
-/// An error of any module of this crate. `?` converts the narrower errors of the modules.
+/// An error of any module of this crate. The operator `?` converts the errors of the single modules into this type.
 ///
 /// ```no_run
 /// fn answer(model: &str) -> Result<String, autoplace::Error> {
@@ -43,7 +43,8 @@ pub enum Error {
 /// A lack of memory: the device, the needed bytes, and the free bytes.
 type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
-/// The inner errors of an error of any call.
+/// The errors that may lie under an error of this crate, whatever call returned it: an error of a load, of llama.cpp,
+/// or of the worker process.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Underneath<'a> {
     pub(crate) load: Option<&'a load::Error>,
@@ -91,7 +92,7 @@ fn advice_of(error: &load::Error) -> Option<&Advice> {
     }
 }
 
-/// Methods of every error type of this crate.
+/// The methods that every error type of this crate has.
 macro_rules! questions {
     ($($error:ty),+) => {$(
         impl $error {
@@ -133,9 +134,9 @@ macro_rules! questions {
                 self.underneath().lack()?.2
             }
 
-            /// Changes that would make a model fit that fits nowhere. Each change was checked by a plan; the message
-            /// ends with the cheapest change. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice about
-            /// a model that fits partly.
+            /// If a model fits nowhere, the changes that would make it fit. For each change, a plan was made that
+            /// confirms it. The error message ends with the cheapest change. For a model that fits partly,
+            /// [`ModelBuilder::advice`](crate::ModelBuilder::advice) returns such changes.
             #[must_use]
             pub fn advice(&self) -> Option<&Advice> {
                 self.underneath().advice()
@@ -205,7 +206,7 @@ fn of_load(error: &load::Error) -> Option<Lack<'_>> {
     }
 }
 
-/// The device that lacks the most memory, in the placement that lacks the least.
+/// The device that lacks the most memory, in that placement which lacks the least memory in all.
 fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
     match error {
         plan::Error::DoesNotFit { devices, .. } => {
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
     use crate::load::{Attempt, Stage};
 
-    /// llama.cpp's refusal to load a model, with or without a refused buffer of 5 bytes.
+    /// The error if llama.cpp refuses to load a model, with or without a refused buffer of 5 bytes.
     fn refused(out_of_memory: bool) -> llama_sys::Error {
         let buffer = out_of_memory.then_some(serde_json::json!({"buffer_type": "CUDA0", "bytes": 5}));
         let failure = serde_json::json!({"cause": "Refused", "reason": "no", "log": [], "out_of_memory": buffer});
@@ -290,7 +291,7 @@ mod tests {
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
             assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
-            // The same methods of the error of `load()` have the same results.
+            // If these methods are called on the inner error of `load()`, the results are the same.
             if let Error::Load(error) = &error {
                 assert!(error.is_out_of_memory() && !error.is_aborted(), "{error}");
                 assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));

@@ -9,10 +9,10 @@
 //! # Ok::<(), autoplace::Error>(())
 //! ```
 //!
-//! A [`TokenStream`] is an iterator of text; dropping it cancels the generation. A [`Chat`] keeps a conversation. An
-//! [`Engine`] serves many requests at once. A [`Session`] generates several texts on its owner's thread. Like
-//! llama.cpp's own loop, each token takes one decode, one sample and one piece, and nothing else. The model can be
-//! re-placed between two tokens.
+//! A [`TokenStream`] is an iterator over pieces of text. When it is dropped, the generation is cancelled. A [`Chat`]
+//! keeps a conversation. An [`Engine`] serves many requests at once. A [`Session`] generates several texts on its
+//! owner's thread. As in llama.cpp's own loop, each token needs one call of decode, one call of the sampler and one
+//! conversion to text, and nothing else. The model can be re-placed between two tokens.
 //!
 //! This module contains only public names. The code is in the rooms `decode`, `run` and `conversation`.
 

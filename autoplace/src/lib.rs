@@ -18,7 +18,7 @@
 //! - `autoplace::worker`: the log lines of workers;
 //! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines. llama.cpp's INFO lines have the level `debug`.
 //!
-//! Events have fields; there are no spans. The filter `autoplace=info` suits an application.
+//! The events have fields. There are no spans. The filter `autoplace=info` suits an application.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -88,7 +88,7 @@ pub use llama_sys::runtime;
 /// The native layer, in the version that this crate was built with.
 pub use llama_sys;
 
-/// The Rust in the documentation compiles.
+/// Compiles the Rust code in the documentation.
 #[cfg(all(doctest, feature = "schemars", feature = "async"))]
 mod documentation {
     #[doc = include_str!("../../docs/using.md")]

@@ -29,7 +29,7 @@ pub(crate) const fn is_of(_: &fs::Metadata, _: u32, _: u32) -> bool {
     true
 }
 
-/// The error with the path of its file.
+/// The same error, with the path of the file to which it applies.
 pub(crate) fn of_file(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -1,8 +1,8 @@
 //! The worker's side of [`Isolation::Process`](crate::Isolation::Process): loads one model, generates with it, and ends
-//! with its connection.
+//! when the connection to the application ends.
 //!
-//! In: requests of the application. A separate thread reads them, so that an abort takes effect during a computation.
-//! Out: replies. The [`Host`] sends the pieces of texts.
+//! In: requests of the application. A separate thread reads the requests, so that an abort takes effect during a
+//! computation. Out: replies. The [`Host`] sends the pieces of texts.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::sync::lock;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
 
-/// Makes this process a worker if it was started as one; otherwise returns at once.
+/// If this process was started as a worker, makes it a worker. Otherwise returns at once.
 ///
 /// A program that loads models with [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable) must call
 /// this function in the first line of its `main`. Otherwise, no worker is started. A worker also runs the code of
@@ -55,7 +55,7 @@ pub fn worker_main() {
 
 type Request = worker::Request<Loading, TextCall, EmbedderCall>;
 
-/// Decodes bytes as messages of an application and of a worker, for `fuzz`.
+/// For `fuzz`: decodes bytes as messages from an application, and as messages from a worker.
 #[cfg(fuzzing)]
 pub fn read_frames(bytes: &[u8]) {
     let from = || Receiver::new(std::io::Cursor::new(bytes.to_vec()));
@@ -66,7 +66,7 @@ pub fn read_frames(bytes: &[u8]) {
 }
 
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::Error>> {
-    // This fails if the program has installed a subscriber before. The lines then go to that subscriber.
+    // This fails if the program has already installed a subscriber. In that case, the lines go to that subscriber.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());
     if !sender.send(&Hello { build: worker_build() })? {
         return Ok(());
@@ -113,7 +113,7 @@ enum ContextUser {
 }
 
 impl Served {
-    /// Carries out a request. This method and all methods that answer return false when the application is gone.
+    /// Carries out a request. Like all methods that send an answer, it returns false if the application is gone.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
             Request::Loading(Loading::Load { options, wants_progress }) => {
@@ -237,11 +237,11 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
     }
 }
 
-/// Maximum time that a computation continues after the connection has ended. A GPU finishes its part of a graph before
-/// an abort takes effect.
+/// How long a computation may continue after the connection has ended. A GPU finishes its part of a graph before an
+/// abort takes effect.
 const LAST: Duration = Duration::from_secs(8);
 
-/// Requests that take effect during a computation.
+/// The state for requests that take effect during a computation.
 #[derive(Default)]
 struct Control(Mutex<State>);
 
@@ -249,7 +249,7 @@ struct Control(Mutex<State>);
 struct State {
     /// The run, and the handle that aborts its computation.
     running: Option<(u64, AbortHandle)>,
-    /// The run that was aborted last. The abort may arrive before its run starts.
+    /// The run that was aborted last. The abort may arrive before the run starts.
     aborted: u64,
     is_load_cancelled: bool,
     is_closed: bool,
@@ -314,7 +314,8 @@ impl Control {
         }
         drop(state);
         thread::sleep(LAST);
-        // Normal exit handlers would disturb the running computation, and an abort signal would dump the whole memory.
+        // Normal exit handlers would disturb the running computation, and an abort signal would write the whole memory
+        // to a core file.
         llama_sys::end_this_process();
     }
 }

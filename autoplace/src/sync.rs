@@ -1,4 +1,4 @@
-//! Locking of the standard library's mutexes.
+//! Locks the standard library's mutexes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The content of a message: a text, with pictures and sounds at places in it.
+//! The content of a message: a text that may have pictures and sounds at some places.
 
 use std::borrow::Cow;
 
@@ -42,17 +42,18 @@ impl Part {
     }
 }
 
-/// A picture or a sound, and its place in the text of a message.
+/// A picture or a sound, with its place in the text of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attached {
-    /// The length in bytes of the text before it.
+    /// How many bytes of the text come before it.
     pub at: usize,
     /// The picture or the sound.
     pub media: Media,
 }
 
-/// The content of a message: a text, or [`Part`]s. Every type that converts to a `String` also converts to a content.
+/// The content of a message: a text, or a list of [`Part`]s. Every type that converts to a `String` also converts to a
+/// content.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Content {
     pub(crate) text: String,
@@ -60,7 +61,7 @@ pub struct Content {
 }
 
 impl FromIterator<Part> for Content {
-    /// Texts that follow each other are joined by a line break, as in llama.cpp (common/chat.cpp,
+    /// If texts follow each other, they are joined with a line break, as in llama.cpp (common/chat.cpp,
     /// `common_chat_msg::to_json_oaicompat`).
     fn from_iter<T: IntoIterator<Item = Part>>(parts: T) -> Self {
         let mut content = Self::default();

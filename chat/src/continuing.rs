@@ -1,14 +1,15 @@
-//! Prompts that end inside the last message, so that the model continues it: transformers' `continue_final_message`.
+//! Prompts that end inside the last message, so that the model continues this message: transformers'
+//! `continue_final_message`.
 
 use serde_json::Value;
 
 use super::error::Error;
 
-/// A mark that is appended to the last message, to find the message's end in the prompt (`chat_template_utils.py`,
-/// `render_jinja_template`).
+/// A mark that is appended to the last message, so that the end of that message can be found in the prompt
+/// (`chat_template_utils.py`, `render_jinja_template`).
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// The text to continue: the content of the last message, or the last text among its parts.
+/// The text that the model should continue: the content of the last message, or the last text among its parts.
 fn final_text(messages: &mut [Value]) -> Option<&mut String> {
     match messages.last_mut()?.get_mut("content")? {
         Value::String(text) => Some(text),
@@ -30,7 +31,7 @@ pub(super) fn mark(messages: &mut [Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds the mark in the prompt. Returns the number of bytes in the prompt up to the end of the last message.
+/// Finds the mark in the prompt. Returns how many bytes the prompt has up to the end of the last message.
 pub(super) fn end(prompt: &str, messages: &[Value]) -> Result<usize, Error> {
     let mut messages = messages.to_vec();
     let text = final_text(&mut messages).map(|text| text.trim().to_owned());
@@ -41,6 +42,6 @@ pub(super) fn end(prompt: &str, messages: &[Value]) -> Result<usize, Error> {
     if prompt[tag..].starts_with(TAG) {
         return Ok(tag);
     }
-    // Templates trim messages, so the continued message also ends without whitespace.
+    // Templates remove white space around messages, so the message that is continued ends without white space too.
     Ok(prompt[..tag].trim_end().len())
 }

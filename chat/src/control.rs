@@ -1,10 +1,11 @@
-//! Keeps texts in users' messages that look like control tokens from becoming control tokens. It finds these texts
+//! If a text in a user's message looks like a control token, it must not become one. This module finds such texts
 //! before a template runs, and again in the template's output.
 //!
-//! The first character of each such text is replaced by a stand-in: a character from Unicode's private planes that
-//! occurs nowhere else. Each distinct first character has its own stand-in. A template treats a stand-in like `<`, so
-//! cutting, padding, counting and indenting work as before. In the prompt, the stand-ins are replaced by the original
-//! characters. The same is done if a text ends inside a token, because another text may complete that token.
+//! The first character of such a text is replaced by a stand-in, which is a character from Unicode's private planes
+//! that occurs nowhere else. For each first character there is a different stand-in. A template treats a stand-in as it
+//! would treat the `<`. So cutting, padding, counting and indenting give the usual results. In the prompt, each
+//! stand-in is replaced by the original character. The same is done with a text that ends inside a control token,
+//! because the next text may complete the token.
 
 use std::collections::HashSet;
 
@@ -16,13 +17,13 @@ use super::rendered::Rendered;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ControlTokens {
     texts: HashSet<Box<str>>,
-    /// The distinct lengths of the texts.
+    /// The lengths that occur among the texts, each once.
     lengths: Vec<usize>,
-    /// The distinct first characters.
+    /// The characters with which the texts begin, each once.
     firsts: Vec<char>,
 }
 
-/// The stand-in characters, from the last private plane.
+/// The first of the stand-ins, which come from Unicode's last private plane.
 const FIRST_STAND_IN: u32 = 0x10_0000;
 const LAST_STAND_IN: u32 = 0x10_fffd;
 
@@ -44,20 +45,20 @@ impl FromIterator<String> for ControlTokens {
 }
 
 impl ControlTokens {
-    /// The length in bytes of the longest control token at the start of a text.
+    /// If a text begins with control tokens, the length in bytes of the longest of them.
     fn at(&self, text: &str) -> Option<usize> {
         let is_token = |length: &usize| text.get(..*length).is_some_and(|start| self.texts.contains(start));
         self.lengths.iter().copied().filter(is_token).max()
     }
 
-    /// Whether a text is a proper prefix of a control token.
+    /// Whether a text is the beginning of a control token, but not a whole one.
     fn is_cut_off(&self, text: &str) -> bool {
         let is_short = self.lengths.iter().any(|length| text.len() < *length);
         is_short && !text.is_empty() && self.texts.iter().any(|token| token.starts_with(text))
     }
 
-    /// The byte positions of control tokens in a text, including overlapping ones and a token that the end of the text
-    /// cuts off.
+    /// The byte positions of control tokens in a text. Tokens may overlap, and a token that is cut off by the end of
+    /// the text counts too.
     fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let begins = |(at, c): &(usize, char)| {
             let rest = &text[*at..];
@@ -66,7 +67,7 @@ impl ControlTokens {
         text.char_indices().filter(begins).map(|(at, _)| at)
     }
 
-    /// The stand-ins for a rendering of these values; `None` if no control token occurs in them.
+    /// The stand-ins that are needed to render these values; `None` if no control token occurs in them.
     pub(super) fn stand_ins<'a>(&self, values: impl Iterator<Item = &'a Value>, source: &str) -> Option<StandIns> {
         let mut occur = false;
         let mut used = HashSet::new();
@@ -82,11 +83,11 @@ impl ControlTokens {
         }
         let free = (FIRST_STAND_IN..=LAST_STAND_IN).filter_map(char::from_u32);
         let free = free.filter(|c| !used.contains(c));
-        // Stand-ins run out only if a text contains nearly all 65,534 private characters.
+        // There are too few stand-ins only if a text contains nearly all of the 65,534 private characters.
         Some(StandIns(self.firsts.iter().copied().zip(free).collect()))
     }
 
-    /// The value with stand-ins in place of control tokens' first characters.
+    /// The value, in which the first character of each control token is replaced by its stand-in.
     pub(super) fn protect(&self, value: &Value, stand_ins: &StandIns) -> Value {
         match value {
             Value::String(text) => self.protect_text(text, stand_ins).into(),
@@ -112,16 +113,16 @@ impl ControlTokens {
         protected.collect()
     }
 
-    /// Restores the original characters, and marks the places of the stand-ins as text.
+    /// Restores the original characters. At the places of the stand-ins, the result must be read as plain text.
     pub(super) fn restore(&self, text: &str, stand_ins: &StandIns) -> Rendered {
         let mut rendered = Rendered::default();
-        // The end of the current control token. Other tokens may begin inside it.
+        // The end of the current control token. Other tokens may begin before this end.
         let mut end = 0;
         let original = |c| stand_ins.original(c).unwrap_or(c);
         let prompt: String = text.chars().map(original).collect();
         for (c, (at, original)) in text.chars().zip(prompt.char_indices()) {
             if c != original {
-                // The length is 0 if no other text completed the token, or if the template cut the token.
+                // The length is 0 if no other text has completed the token, or if the template has cut the token.
                 let length = self.at(&prompt[at..]).unwrap_or(0);
                 end = end.max(at + length);
             }
@@ -143,7 +144,7 @@ pub(super) fn each_text(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// The stand-in for each first character, for one rendering.
+/// For one rendering, the stand-in of each first character.
 pub(super) struct StandIns(Vec<(char, char)>);
 
 impl StandIns {

@@ -1,4 +1,4 @@
-//! The input of a template: messages, tools, documents and further variables.
+//! The input of a template: messages, tools, documents and other variables.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::jinja::LocalTime;
 use super::marks::{Mark, Marks};
 use super::message::{Message, Tool, ToolCall};
 
-/// The input of [`ChatTemplate`](super::ChatTemplate)'s rendering.
+/// The input for rendering a [`ChatTemplate`](super::ChatTemplate).
 ///
 /// ```
 /// use autoplace_chat::{Conversation, Message};
@@ -18,7 +18,8 @@ use super::message::{Message, Tool, ToolCall};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
     pub(super) messages: Vec<Value>,
-    /// Whether the messages may be reshaped to suit the template. JSON messages stay as the application wrote them.
+    /// Whether the messages may be changed so that they suit the template. Messages that were given as JSON are not
+    /// changed.
     pub(super) typed: bool,
     pub(super) tools: Option<Vec<Value>>,
     pub(super) documents: Option<Vec<Value>>,
@@ -26,17 +27,17 @@ pub struct Conversation {
     pub(super) continue_final_message: bool,
     pub(super) variables: Map<String, Value>,
     pub(super) now: Option<LocalTime>,
-    /// Contents in parts, by message index: see [`parts`](Self::parts).
+    /// Contents that are lists of parts, by the index of the message: see [`parts`](Self::parts).
     pub(super) parts: Vec<(usize, Vec<Value>)>,
-    /// The characters that stand for pictures and sounds in the contents, in their order.
+    /// The characters that stand for the pictures and sounds in the contents, in order.
     pub(super) media: Vec<Mark>,
 }
 
 impl Conversation {
-    /// A conversation that the model should answer. The messages are shaped to suit the template, and calls without an
-    /// id get one.
+    /// A conversation whose next message is to come from the model. The messages are adapted to the template, and calls
+    /// without an id get one.
     pub fn new(messages: &[Message]) -> Self {
-        // Mistral's templates require nine characters; others accept them.
+        // Mistral's templates require nine characters; other templates accept them.
         let messages = with_ids(messages, |number| format!("{number:09}"));
         let mut marks = Marks::new(&messages);
         let messages = messages.iter().map(|typed| message(typed, &mut marks)).collect();
@@ -44,8 +45,8 @@ impl Conversation {
     }
 
     /// Messages in transformers' form: objects with `role`, `content` (a text, or a list of parts such as `{"type":
-    /// "text", "text": "..."}`) and any other keys that the template uses. Keys with null values are left out, as in
-    /// transformers 5.23 and later (`chat_template_utils.py`, `_normalize_chat_messages`).
+    /// "text", "text": "..."}`) and any other keys that the template uses. Keys whose values are null are left out, as
+    /// in transformers 5.23 and later (`chat_template_utils.py`, `_normalize_chat_messages`).
     pub fn from_json(mut messages: Vec<Value>) -> Self {
         for fields in messages.iter_mut().filter_map(Value::as_object_mut) {
             fields.retain(|_, value| !value.is_null());
@@ -64,10 +65,11 @@ impl Conversation {
         }
     }
 
-    /// Sets the content, as parts, of the message with this index among those of [`new`](Self::new). A template
-    /// receives the parts if it mentions a key that only some parts have (TranslateGemma's `source_lang_code`), and
-    /// otherwise the message's text. A part with a picture or a sound (`image_url`, `input_audio`) becomes a text at
-    /// its place and keeps only such keys, because the message has the picture or sound itself.
+    /// For one of the messages that were passed to [`new`](Self::new), given by its index, sets the content as a list
+    /// of parts. A template receives these parts if it mentions a key that only some parts have (TranslateGemma's
+    /// `source_lang_code`). Otherwise it receives the message's text. The message itself already contains the pictures
+    /// and sounds. So a part with a picture or a sound (`image_url`, `input_audio`) becomes a text at its place, which
+    /// keeps only such keys.
     pub fn parts(mut self, index: usize, parts: Vec<Value>) -> Self {
         self.parts.push((index, parts));
         self
@@ -80,46 +82,47 @@ impl Conversation {
         self
     }
 
-    /// Sets the tools in transformers' form:
-    /// `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
+    /// Sets the tools in the form that transformers uses: `{"type": "function", "function": {"name": ...,
+    /// "description": ..., "parameters": ...}}`.
     pub fn tools_json(mut self, tools: Vec<Value>) -> Self {
         self.tools = Some(tools);
         self
     }
 
-    /// Sets documents that the answer should use: objects with `title` and `text`.
+    /// Sets documents for the answer to use: objects with `title` and `text`.
     pub fn documents(mut self, documents: Vec<Value>) -> Self {
         self.documents = Some(documents);
         self
     }
 
-    /// Whether the prompt ends with the beginning of an answer. Default: true.
+    /// Sets whether the prompt ends with the beginning of an answer. Default: true.
     pub fn add_generation_prompt(mut self, add: bool) -> Self {
         self.add_generation_prompt = add;
         self
     }
 
-    /// Makes the model continue the last message instead of answering it: the prompt ends with its content.
+    /// Makes the model continue the last message, and not answer it: the prompt ends with the content of that message.
     pub fn continue_final_message(mut self) -> Self {
         self.continue_final_message = true;
         self.add_generation_prompt = false;
         self
     }
 
-    /// Sets a variable of the template, such as `enable_thinking` or `reasoning_effort`. It overrides a built-in
-    /// variable of the same name.
+    /// Sets a variable of the template, such as `enable_thinking` or `reasoning_effort`. If a built-in variable has the
+    /// same name, the new value is used.
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// Sets the time that the template gets. Default: the time of the rendering.
+    /// Sets the time that the template sees. Default: the time of the rendering.
     pub fn at(mut self, now: LocalTime) -> Self {
         self.now = Some(now);
         self
     }
 
-    /// The same conversation with text contents as parts: `[{"type": "text", "text": ...}]`.
+    /// The same conversation, in which each content that is a text becomes a list of parts: `[{"type": "text", "text":
+    /// ...}]`.
     pub(super) fn in_parts(&self) -> Self {
         let mut parts = self.clone();
         for message in &mut parts.messages {
@@ -131,9 +134,9 @@ impl Conversation {
     }
 }
 
-/// A message in the form that templates expect. Absent fields are left out.
+/// A message in the form that templates expect. Fields without a value are left out.
 fn message(message: &Message, marks: &mut Marks) -> Value {
-    // A template gets marks instead of pixels.
+    // In place of pixels, the template gets marks.
     let mut object = match message.media.is_empty() {
         true => json!(message),
         false => json!(Message { content: marks.content(message), media: Vec::new(), ..message.clone() }),

@@ -4,13 +4,13 @@ use autoplace_planner::gguf;
 
 use super::jinja::Limit;
 
-/// A chat template is missing, or did not make a prompt. `line` is a line of the template's source, counted from 1; 0
-/// means the whole template.
+/// A chat template is missing, or it made no prompt. `line` is a line of the template's source, counted from 1; 0
+/// stands for the whole template.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// The model ships no chat template. `file` is `<memory>` for a header parsed from memory.
+    /// The model ships no chat template. If the header was parsed from memory, `file` is `<memory>`.
     #[error(
         "{file} has no chat template (`tokenizer.chat_template`): give one as text with `ChatTemplate::new`, or name its family with \
          `ChatTemplate::family`, one of {}",
@@ -42,7 +42,8 @@ pub enum Error {
     #[error("the chat template was stopped at {limit} (line {line})")]
     Limit { limit: Limit, line: u32 },
     /// The conversation has tools, but the template does not show them, and
-    /// [`describe_tools`](super::ChatTemplate::describe_tools) is off. The model would not know of the tools.
+    /// [`describe_tools`](super::ChatTemplate::describe_tools) is off. So the model would not know that there are
+    /// tools.
     #[error(
         "the chat template shows no tools, so the model would not know of the {tools} given: let them be described in the system's message \
          (`describe_tools`, the default), use another template of the model's (`chat_with`, `--template FILE`) or a model whose own template \
@@ -51,13 +52,14 @@ pub enum Error {
         super::FAMILIES.join(", ")
     )]
     ToolsNotShown { tools: usize },
-    /// The prompt must show each picture and sound once, and the template leaves some out or shows some twice.
+    /// The prompt must show each picture and each sound once, but the template leaves out some of them or shows some
+    /// twice.
     #[error(
         "the chat template has no place for pictures and sounds: of {media} in the messages it shows {shown}; use another template of the \
          model's (`chat_with`, `--template FILE`)"
     )]
     MediaNotShown { media: usize, shown: usize },
-    /// The model should continue the last message, but the template does not show that message unchanged.
+    /// The model should continue the last message, but the template shows this message in a changed form.
     #[error("the last message cannot be continued: {reason}")]
     Continue { reason: &'static str },
 }

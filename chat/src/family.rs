@@ -1,12 +1,12 @@
-//! Built-in templates by family name, for models that ship none.
+//! Built-in templates with family names, for models that have no template of their own.
 //!
-//! We wrote them from the publishers' descriptions of the formats. A model's own template supports more (tools,
+//! We wrote them according to the publishers' descriptions of the formats. A model's own template supports more (tools,
 //! reasoning).
 
 use super::error::Error;
 use super::special::SpecialTokens;
 
-/// A family: its name, the template's source, the tokens before and behind a conversation, and further control tokens.
+/// A family: its name, the template's source, the tokens before and after a conversation, and other control tokens.
 type Family = (&'static str, &'static str, Option<&'static str>, &'static str, &'static [&'static str]);
 
 macro_rules! families {
@@ -35,7 +35,7 @@ families! {
     "zephyr": None, "</s>", ["<|system|>", "<|user|>", "<|assistant|>"];
 }
 
-/// A family's source, special tokens and control tokens.
+/// The source, the special tokens and the control tokens of a family.
 pub(super) fn get(name: &str) -> Result<(&'static str, SpecialTokens, Vec<&'static str>), Error> {
     let family = ALL.iter().find(|(known, ..)| *known == name);
     let (_, source, bos, eos, control) = family.ok_or_else(|| Error::UnknownFamily { name: name.to_owned() })?;

@@ -1,20 +1,21 @@
-//! Tools for templates that do not show tools: the system message describes them, and calls and results become text.
+//! Tools for templates that do not show tools. The system message describes the tools, and calls and results become
+//! text.
 //!
-//! The format is that of Hermes, which many models know: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
+//! The format is Hermes', which many models know: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
 
 use serde_json::{Value, json};
 
 use super::conversation::Conversation;
 use super::history::{add_text, text_of};
 
-/// The texts around the tools' definitions.
+/// The texts before and after the definitions of the tools.
 const BEFORE: &str = "# Tools\n\nYou can call functions to help with the request. These are their definitions, one on each line:\n<tools>\n";
 const BEHIND: &str = "</tools>\n\nTo call a function, write its name and its arguments as JSON between these tags, and then stop:\n<tool_call>\n\
      {\"name\": \"the function's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>\n\n\
      The results come in the next message, between <tool_response> and </tool_response>. Without a need for a function, \
      answer in plain text.";
 
-/// The conversation with tools, calls and results as text.
+/// The conversation, with tools, calls and results written as text.
 pub(super) fn described(conversation: &Conversation) -> Conversation {
     let mut described = conversation.clone();
     let tools = described.tools.take().unwrap_or_default();
@@ -53,8 +54,8 @@ fn with_calls_in_text(message: &mut Value) {
     add_text(content, &format!("{}{}", if is_silent { "" } else { "\n" }, text.trim_end()), false);
 }
 
-/// Turns results into user messages and merges the results of one turn, because many templates insist on alternating
-/// roles.
+/// Makes results messages of the user. The results of one turn become one message, because many templates require that
+/// roles alternate.
 fn with_results_of_user(messages: &mut Vec<Value>) {
     let mut index = 0;
     while index < messages.len() {
@@ -76,5 +77,5 @@ fn with_results_of_user(messages: &mut Vec<Value>) {
     }
 }
 
-/// A temporary role for results, until all of them are found.
+/// A role that results have until all of them are found.
 const RESULTS: &str = "tool results";

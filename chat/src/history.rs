@@ -1,4 +1,4 @@
-//! Reshapes typed messages for templates that would refuse the usual shape or drop parts of it, as llama.cpp does
+//! Changes typed messages for templates that would refuse their usual form or drop parts of it. llama.cpp does the same
 //! (`chat.cpp`, `workaround`; `parsers/gpt-oss.cpp`, `gemma4.cpp`, `ministral3.cpp`).
 
 use std::mem;
@@ -9,9 +9,9 @@ use super::conversation::Conversation;
 use super::jinja::LocalTime;
 use super::message::{Message, Role, no_parameters};
 
-/// Gives an id to each call without one, from the call's number (1 for the first), and fills in the ids of results. A
-/// result with a tool's name answers the next open call of that tool. A result without a name answers the next open
-/// call of any tool.
+/// Gives an id to each call that has none; the id depends on the call's number (1 for the first call). Results get the
+/// ids of their calls. A result with a tool's name belongs to the next call of that tool without a result. A result
+/// without a name belongs to the next call without a result, whatever the tool.
 #[doc(hidden)]
 pub fn with_ids(messages: &[Message], id: impl Fn(usize) -> String) -> Vec<Message> {
     let mut messages = messages.to_vec();
@@ -39,7 +39,7 @@ pub fn with_ids(messages: &[Message], id: impl Fn(usize) -> String) -> Vec<Messa
     messages
 }
 
-/// The facts about a template that [`shaped`] needs.
+/// What [`shaped`] must know about a template.
 pub(super) struct Wants<'a> {
     pub(super) source: &'a str,
     /// Whether the template shows a system message.
@@ -48,19 +48,19 @@ pub(super) struct Wants<'a> {
     pub(super) takes_all: &'a dyn Fn(&[Role]) -> bool,
 }
 
-/// The conversation in the shape that a template expects.
+/// The conversation in the form that a template expects.
 pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversation {
     let mut shaped = conversation.clone();
     let source = wants.source;
     with_own_parts(&mut shaped, source);
-    // Templates write a fixed date unless these variables are set (llama.cpp, `common_chat_extra_context`).
+    // If these variables are not set, templates write a fixed date (llama.cpp, `common_chat_extra_context`).
     let now = *shaped.now.get_or_insert_with(LocalTime::now);
     for (name, format) in [("datetime", "%b %d %Y"), ("date_string", "%d %b %Y")] {
         let date = || now.format(format).unwrap_or_default().into();
         shaped.variables.entry(name).or_insert_with(date);
     }
     let messages = &mut shaped.messages;
-    // gpt-oss shows either content or thoughts before a call, and only the first of several calls.
+    // Before a call, gpt-oss shows either the content or the thoughts. Of several calls it shows only the first.
     if source.contains("<|channel|>") {
         let both = messages
             .iter_mut()
@@ -72,7 +72,7 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     if source.contains("block['type'] == 'thinking'") {
         messages.iter_mut().filter(|message| message["role"] == "assistant").for_each(with_thoughts_within);
     }
-    // Older versions of Gemma 4's template do not look for results themselves.
+    // Older versions of Gemma 4's template do not look for results.
     let has = |text: &str| source.contains(text);
     if has("<|tool_call>call:") && has("tool_responses") && !has("{#- OpenAI Chat Completions:") {
         with_results_within(messages);
@@ -85,11 +85,11 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     shaped
 }
 
-/// The keys of a part that contain its picture or sound, which the message already has.
+/// The keys under which a part contains its picture or sound. The message already contains these.
 const OF_MEDIA: [&str; 4] = ["audio", "image", "image_url", "input_audio"];
 
-/// Replaces texts by their parts if the template mentions one of the parts' own keys. A part with a picture or a sound
-/// becomes a text with its mark, and keeps its other keys.
+/// If the template mentions a key that only some parts have, replaces texts by the parts that they were made of. A part
+/// with a picture or a sound becomes a text with its mark, and keeps its other keys.
 fn with_own_parts(conversation: &mut Conversation, source: &str) {
     for (index, mut parts) in mem::take(&mut conversation.parts) {
         let fields = parts.iter().filter_map(Value::as_object).flatten().map(|(key, _)| key.as_str());
@@ -110,8 +110,8 @@ fn with_own_parts(conversation: &mut Conversation, source: &str) {
     }
 }
 
-/// Merges several instructions at the beginning into the first one, if the template refuses or drops the others. Later
-/// instructions stay in place.
+/// If several instructions come at the beginning, and the template refuses or drops all but the first, merges them into
+/// the first. Instructions that come later are not moved.
 fn with_one_system(messages: &mut Vec<Value>, takes_all: &dyn Fn(&[Role]) -> bool) {
     let role = |message: &Value| {
         let role = message["role"].as_str().filter(|role| ["system", "developer"].contains(role));
@@ -126,7 +126,7 @@ fn with_one_system(messages: &mut Vec<Value>, takes_all: &dyn Fn(&[Role]) -> boo
     messages.drain(1..roles.len());
 }
 
-/// Adds a text at the beginning or the end of a content, which is a text or a list of parts.
+/// Adds a text at the beginning or at the end of a content. The content is a text or a list of parts.
 pub(super) fn add_text(content: &mut Value, text: &str, is_first: bool) {
     match content {
         Value::Array(parts) => {
@@ -140,7 +140,7 @@ pub(super) fn add_text(content: &mut Value, text: &str, is_first: bool) {
     }
 }
 
-/// Writes calls' arguments as JSON text, for templates that append them to other texts (functionary 3.2). Returns
+/// Writes the arguments of calls as JSON text. Some templates append them to other texts (functionary 3.2). Returns
 /// `false` if nothing changed.
 pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
     let mut is_changed = false;
@@ -156,12 +156,12 @@ pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
     is_changed
 }
 
-/// Adds an empty description and an empty schema to tools that lack them, because templates that show both would fail.
-/// Returns `false` if nothing changed.
+/// Gives tools an empty description or an empty schema if they have none. Without these, templates that show both would
+/// fail. Returns `false` if nothing changed.
 pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
     let mut is_changed = false;
     for tool in tools {
-        // A tool may also be given as its function, without the object around it.
+        // A tool may also be given as only its function, without an object around it.
         let tool = match tool.get("function").is_some_and(Value::is_object) {
             true => &mut tool["function"],
             false => tool,
@@ -185,7 +185,7 @@ pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
     is_changed
 }
 
-/// The text of a content, or the joined texts of its parts.
+/// The text of a content. If the content is a list of parts, their texts are joined.
 pub(super) fn text_of(content: &Value) -> String {
     match content {
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
@@ -205,7 +205,7 @@ fn with_thoughts_within(message: &mut Value) {
     }
 }
 
-/// Moves results, and the answer behind them, into the message with the calls.
+/// Moves results, and the answer that follows them, into the message that contains the calls.
 fn with_results_within(messages: &mut Vec<Value>) {
     let mut rest = mem::take(messages).into_iter().peekable();
     while let Some(mut message) = rest.next() {
@@ -230,7 +230,7 @@ fn with_results_within(messages: &mut Vec<Value>) {
     }
 }
 
-/// Moves a system message to the beginning of the next user message.
+/// Moves the text of a system message to the beginning of the next user message.
 pub(super) fn without_system(messages: &mut Vec<Value>) {
     let mut system = String::new();
     for mut message in mem::take(messages) {
@@ -248,8 +248,8 @@ pub(super) fn without_system(messages: &mut Vec<Value>) {
     }
 }
 
-/// Splits messages with several calls into one message for each call and its result, for templates that support only
-/// single calls. Returns `false` if no message has several calls.
+/// Splits a message with several calls into one message for each call, each followed by its result. This is for
+/// templates that support only one call per message. Returns `false` if every message has at most one call.
 pub(super) fn with_calls_apart(messages: &mut Vec<Value>) -> bool {
     let is_several = |message: &Value| message["tool_calls"].as_array().is_some_and(|calls| calls.len() > 1);
     if !messages.iter().any(is_several) {

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Conversation`] holds the messages, [`ChatTemplate`] renders them as a [`Rendered`] prompt, and [`ReplyParser`]
+//! [`Conversation`] contains the messages, [`ChatTemplate`] renders them as a [`Rendered`] prompt, and [`ReplyParser`]
 //! reads the answer.
 
 #![forbid(unsafe_code)]
@@ -35,7 +35,7 @@ pub use rendered::{PromptPart, Rendered};
 pub use reply::{
     CallError, FinishReason, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat,
 };
-/// Descriptions of call formats, for building grammars.
+/// Descriptions of the formats of calls, from which grammars can be built.
 pub mod written {
     pub use crate::reply::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
 }

@@ -1,8 +1,8 @@
-//! Marks: the characters that represent pictures and sounds while a template runs.
+//! Marks: the characters that stand for pictures and sounds while a template runs.
 //!
-//! A template treats a mark like a letter, so the picture stays at its place in the text, as in llama.cpp's server. The
-//! marks come from a private plane of Unicode and occur in no message. The prompt must show each of them exactly once,
-//! so that no text of a user becomes a picture.
+//! To a template a mark is like a letter. So the picture keeps its place in the text, as in llama.cpp's server. Marks
+//! come from a private plane of Unicode, and occur in no message. The prompt must contain each mark exactly once, so
+//! that a user's text cannot become a picture.
 
 use std::collections::HashSet;
 
@@ -13,14 +13,15 @@ use super::error::Error;
 use super::message::Message;
 use super::rendered::Rendered;
 
-/// The characters for marks, from the second to last plane. `control` takes its stand-ins from the last plane.
+/// The characters that can be marks. They come from Unicode's second to last plane. The stand-ins of `control` come
+/// from the last plane.
 const MARKS: std::ops::RangeInclusive<u32> = 0xf_0000..=0xf_fffd;
 
 /// A picture or a sound of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mark {
     pub(super) mark: char,
-    /// The text that a shown prompt has in its place.
+    /// The text that stands for the picture or sound if the prompt is shown.
     pub(super) shown: String,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Finds characters for marks that occur in none of these messages.
+    /// Finds characters that occur in none of these messages.
     pub(super) fn new(messages: &[Message]) -> Self {
         let needed = messages.iter().map(|message| message.media.len()).sum();
         let mut used = HashSet::new();
@@ -50,20 +51,20 @@ impl Marks {
         Self { free, set: Vec::new() }
     }
 
-    /// The content of a message, with marks at the places of its pictures and sounds.
+    /// The content of a message, with a mark at the place of each picture and each sound.
     pub(super) fn content(&mut self, message: &Message) -> String {
         let mut content = String::with_capacity(message.content.len() + 4 * message.media.len());
         let mut from = 0;
         for attached in &message.media {
-            // The position may lie outside the text if the application has edited it.
+            // If the application has edited the text, the position may lie outside of it.
             let mut at = attached.at.clamp(from, message.content.len());
             while !message.content.is_char_boundary(at) {
                 at += 1;
             }
             content.push_str(&message.content[from..at]);
             from = at;
-            // Marks run out only if the messages contain nearly all 65,534 characters. Then the picture is not shown,
-            // which is an error later.
+            // There are too few marks only if the messages contain nearly all of the 65,534 characters. In that case
+            // the picture is not shown, and this leads to an error later.
             let mark = self.free.pop().unwrap_or(char::REPLACEMENT_CHARACTER);
             content.push(mark);
             self.set.push(Mark { mark, shown: attached.media.shown() });
@@ -73,7 +74,7 @@ impl Marks {
     }
 }
 
-/// The prompt with its marks replaced by the pictures and sounds.
+/// The prompt, in which each mark is replaced by its picture or sound.
 pub(super) fn placed(rendered: Rendered, marks: &[Mark]) -> Result<Rendered, Error> {
     if marks.is_empty() {
         return Ok(rendered);

@@ -1,4 +1,4 @@
-//! Pictures and sounds within messages.
+//! Pictures and sounds in messages.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::{Serialize, Serializer};
 
 /// A picture or a sound of a message. Clones share the pixels and the samples.
 ///
-/// With the feature `media`, it is made from a decoded file: `Media::from(Image::open("photo.jpg")?)`. In JSON, the
-/// pixels and samples are base64.
+/// With the feature `media`, it can be made from a file: `Media::from(Image::open("photo.jpg")?)`. In JSON, the pixels
+/// or samples are written in base64.
 #[derive(Clone, PartialEq)]
 pub struct Media(Kind);
 
-/// Without the feature `media` this type has no values.
+/// Without the feature `media`, there are no values of this type.
 #[derive(Clone, PartialEq)]
 enum Kind {
     #[cfg(feature = "media")]
@@ -36,8 +36,8 @@ impl From<autoplace_media::Sound> for Media {
 }
 
 impl Media {
-    /// A hash of the pixels and the size of a picture, or of the samples and the rate of a sound. Equal media have
-    /// equal hashes.
+    /// A hash: for a picture, of its pixels and its size; for a sound, of its samples and its rate. Equal pictures or
+    /// sounds have equal hashes.
     pub fn hash(&self) -> [u8; 32] {
         match self.0 {
             #[cfg(feature = "media")]
@@ -47,8 +47,8 @@ impl Media {
         }
     }
 
-    /// The width, the height and the pixels of a picture. Each pixel has a byte for red, green and blue; they are
-    /// stored row by row from the top left. `None` for a sound.
+    /// The width, the height and the pixels of a picture. Each pixel has three bytes, for red, green and blue. Pixels
+    /// are stored row by row, from the top left. `None` for a sound.
     pub fn rgb(&self) -> Option<(u32, u32, &[u8])> {
         match self.0 {
             #[cfg(feature = "media")]
@@ -58,7 +58,7 @@ impl Media {
         }
     }
 
-    /// The samples of a sound at `rate` samples per second, or the reason why it cannot be converted to that rate.
+    /// The samples of a sound at `rate` samples per second, or the reason why it cannot be converted to this rate.
     /// `None` for a picture.
     pub fn samples_at(&self, rate: u32) -> Option<Result<Vec<f32>, String>> {
         let _ = rate;
@@ -93,10 +93,10 @@ impl Media {
         }
     }
 
-    /// Whether both are clones of the same medium and share its pixels or samples. The pixels and samples are not
-    /// compared.
+    /// Whether both are clones of the same picture or sound, so that they share its pixels or samples. The pixels and
+    /// samples are not compared.
     pub fn is_clone_of(&self, other: &Self) -> bool {
-        // Without the feature, `other` is not used.
+        // Without the feature `media`, `other` is not used.
         let _ = other;
         match self.0 {
             #[cfg(feature = "media")]
@@ -125,7 +125,8 @@ impl Media {
         }
     }
 
-    /// The text that stands for this picture or sound in a shown prompt. Different media have different texts.
+    /// The text that stands for this picture or sound if the prompt is shown. Different pictures or sounds have
+    /// different texts.
     pub(crate) fn shown(&self) -> String {
         let hash: String = self.hash().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("<{self} {hash}>")
@@ -135,7 +136,7 @@ impl Media {
 /// Writes `picture of 640 x 480 pixels` or `sound of 3.2 s`.
 impl fmt::Display for Media {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the feature, `f` is not used.
+        // Without the feature `media`, `f` is not used.
         let _ = &f;
         match self.0 {
             #[cfg(feature = "media")]
@@ -152,7 +153,7 @@ impl fmt::Debug for Media {
     }
 }
 
-/// The form in which media are saved and sent.
+/// The form in which pictures and sounds are saved and sent.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Saved {
@@ -197,7 +198,7 @@ fn from_saved(saved: Saved) -> Result<Media, String> {
     Err(format!("{what}: this build takes no media (feature `media`)"))
 }
 
-/// Bytes that are written as base64 in formats for people, and as bytes in others.
+/// Bytes. In formats that people read, they are written as base64, and in other formats as bytes.
 struct Bytes(Vec<u8>);
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -216,7 +217,7 @@ fn to_base64(bytes: &[u8]) -> String {
     text
 }
 
-/// Decodes a text in base64; `None` if it is not valid.
+/// Decodes a base64 text; `None` if it is not valid.
 fn from_base64(text: &str) -> Option<Vec<u8>> {
     let (fours, []) = text.as_bytes().as_chunks::<4>() else { return None };
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn base64_is_decoded_and_other_texts_are_refused() {
-        // RFC 4648, section 10.
+        // The examples in RFC 4648, section 10.
         let known =
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
         for (bytes, text) in known {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::content::{Attached, Content};
 
-/// The author of a message. A template supports the roles that its model was trained with.
+/// Who wrote a message. A template supports the roles that occurred in its model's training.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Role(Cow<'static, str>);
@@ -16,13 +16,13 @@ pub struct Role(Cow<'static, str>);
 impl Role {
     /// The application's instructions, which the model reads first.
     pub const SYSTEM: Self = Self(Cow::Borrowed("system"));
-    /// The role of [`SYSTEM`](Self::SYSTEM) messages under the name that some templates use.
+    /// The same role as [`SYSTEM`](Self::SYSTEM), under another name that some templates use.
     pub const DEVELOPER: Self = Self(Cow::Borrowed("developer"));
-    /// The person.
+    /// The person who talks with the model.
     pub const USER: Self = Self(Cow::Borrowed("user"));
     /// The model.
     pub const ASSISTANT: Self = Self(Cow::Borrowed("assistant"));
-    /// The result of a tool.
+    /// A result that a tool returned.
     pub const TOOL: Self = Self(Cow::Borrowed("tool"));
 
     /// A role with another name.
@@ -45,9 +45,9 @@ impl fmt::Display for Role {
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// The author.
+    /// Who wrote the message.
     pub role: Role,
-    /// The text. It can be empty for a message with only tool calls.
+    /// The text. It may be empty if the message contains tool calls.
     #[serde(default)]
     pub content: String,
     /// Pictures and sounds, in the order of their places in `content`.
@@ -59,10 +59,10 @@ pub struct Message {
     /// The model's tool calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// In a tool's result: the id of the answered call.
+    /// In a tool's result: the id of the call to which it belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// In a tool's result: the tool's name. Otherwise a name for the author.
+    /// In a tool's result: the name of the tool. In other messages: a name for their author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -100,21 +100,21 @@ impl Message {
 pub struct Tool {
     /// The name.
     pub name: String,
-    /// A description for the model.
+    /// A description that the model reads.
     #[serde(default)]
     pub description: String,
-    /// The JSON schema of the arguments object. Default: an object without properties.
+    /// The JSON schema of the arguments, which are an object. Default: an object without properties.
     #[serde(default = "no_parameters")]
     pub parameters: Value,
 }
 
-/// The default schema of a tool's arguments, the same as llama.cpp's.
+/// The schema of a tool's arguments if none is given. It is the same as in llama.cpp.
 pub(crate) fn no_parameters() -> Value {
     json!({"type": "object", "properties": {}})
 }
 
 impl Tool {
-    /// A tool; `parameters` is the JSON schema of an object.
+    /// A tool. `parameters` is a JSON schema of an object.
     pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: Value) -> Self {
         Self { name: name.into(), description: description.into(), parameters }
     }
@@ -123,13 +123,13 @@ impl Tool {
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// The id that the result refers to, if the model's format has ids.
+    /// The id by which a result refers to the call, if the model's format has ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The tool's name.
     pub name: String,
-    /// The arguments, an object. If a limit cut a constrained call short before the object was complete, the text so
-    /// far.
+    /// The arguments, which are an object. If the call was constrained, and a limit cut it short before the object was
+    /// complete, the text that was written.
     pub arguments: Value,
 }
 

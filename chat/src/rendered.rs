@@ -1,13 +1,13 @@
-//! A rendered prompt, in which some parts must not be read as control tokens.
+//! A rendered prompt. Some parts of it must not be read as control tokens.
 
 use std::fmt;
 
-/// A prompt. [`parts`](Self::parts) separates the template's text from users' text that looks like control tokens, and
-/// from pictures and sounds.
+/// A prompt. [`parts`](Self::parts) separates four things: the template's text, texts of users that look like control
+/// tokens, pictures, and sounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
-    /// The end of each part, and its kind.
+    /// For each part, its end and its kind.
     ends: Vec<(usize, Kind)>,
 }
 
@@ -18,15 +18,15 @@ enum Kind {
     Media(usize),
 }
 
-/// A part of a prompt, with the way to tokenize it.
+/// A part of a prompt. The variant says how it is tokenized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptPart<'a> {
-    /// Control tokens are recognised.
+    /// Control tokens in it are recognised.
     Markup(&'a str),
-    /// Text only: control tokens are not recognised.
+    /// Plain text: control tokens in it are not recognised.
     Text(&'a str),
-    /// A picture or a sound of the conversation: its number, in the order of the messages from 0, and the text that the
-    /// prompt shows in its place.
+    /// A picture or a sound of the conversation. The number counts them from 0, in the order of the messages, and the
+    /// text is what a shown prompt contains.
     Media(usize, &'a str),
 }
 
@@ -45,7 +45,7 @@ impl Rendered {
         self.extend_to_end(kind);
     }
 
-    /// Makes the text after the last part a part of this kind.
+    /// Makes a part of this kind out of the text after the last part.
     fn extend_to_end(&mut self, kind: Kind) {
         let end = self.text.len();
         match self.ends.last_mut() {
@@ -54,8 +54,8 @@ impl Rendered {
         }
     }
 
-    /// The same prompt with pictures and sounds in place of some characters. For such a character, `place` returns the
-    /// number of the picture or sound and the text that is shown for it.
+    /// The same prompt, in which some characters are replaced by pictures and sounds. For such a character, `place`
+    /// returns the number of the picture or sound, and the text that a shown prompt contains.
     pub(super) fn with_media<'m>(&self, mut place: impl FnMut(char) -> Option<(usize, &'m str)>) -> Self {
         let mut placed = Self::default();
         for part in self.parts() {
@@ -85,17 +85,17 @@ impl Rendered {
         });
     }
 
-    /// The whole prompt. Pictures and sounds are shown with their sizes and hashes.
+    /// The whole prompt. In place of pictures and sounds, it contains texts with their sizes and hashes.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The whole prompt, as [`as_str`](Self::as_str).
+    /// The whole prompt, with the same text as [`as_str`](Self::as_str).
     pub fn into_string(self) -> String {
         self.text
     }
 
-    /// The parts in order. Joined, they are the whole prompt.
+    /// The parts in order. Together, their texts are the whole prompt.
     pub fn parts(&self) -> impl Iterator<Item = PromptPart<'_>> {
         let mut from = 0;
         self.ends.iter().map(move |(end, kind)| {

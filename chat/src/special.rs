@@ -1,4 +1,4 @@
-//! The special tokens of a vocabulary: those with names in templates, and those that control the model.
+//! The special tokens of a vocabulary: those that have names in templates, and those that control the model.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use autoplace_planner::gguf::{Error, Header};
 
 use super::control::ControlTokens;
 
-/// Tokens that control generation. For each: the metadata key of its id, the id that llama.cpp assumes for an SPM
+/// The tokens that control generation. For each: the metadata key with its id, the id that llama.cpp assumes in an SPM
 /// vocabulary (llama-vocab.cpp, `llama_vocab::impl::load`), and its name in transformers if templates get it.
 const TOKENS: [(&str, Option<u64>, Option<&str>); 15] = [
     ("bos", Some(1), Some("bos_token")),
     ("eos", Some(2), Some("eos_token")),
     ("unknown", Some(0), Some("unk_token")),
-    // GGUF spells the key like this.
+    // The key is spelled like this in GGUF.
     ("seperator", None, Some("sep_token")),
     ("padding", None, Some("pad_token")),
     ("cls", None, Some("cls_token")),
@@ -27,10 +27,11 @@ const TOKENS: [(&str, Option<u64>, Option<&str>); 15] = [
     ("fim_sep", None, None),
 ];
 
-/// The types of tokens that a user's text must never become (`llama.h`, `LLAMA_TOKEN_TYPE_UNKNOWN` and `_CONTROL`).
+/// The types of tokens that must never be made from a user's text (`llama.h`, `LLAMA_TOKEN_TYPE_UNKNOWN` and
+/// `_CONTROL`).
 const CONTROL_TYPES: [u32; 2] = [2, 3];
 
-/// The special tokens that templates get, by their names in transformers: `bos_token`, `eos_token`.
+/// The special tokens that templates get, by their names in transformers, such as `bos_token` and `eos_token`.
 pub type SpecialTokens = BTreeMap<String, String>;
 
 /// Reads the special tokens from a header's vocabulary.

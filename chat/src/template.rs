@@ -19,13 +19,14 @@ use super::{continuing, family, generic, history, marks};
 
 const KEY: &str = "tokenizer.chat_template";
 
-/// The variant that transformers prefers if there are tools.
+/// The variant that transformers uses if there are tools.
 const TOOL_USE: &str = "tool_use";
 
-/// The template that a model was trained with, which turns messages into a prompt.
+/// The template with which a model was trained. It turns messages into a prompt.
 ///
-/// Its output equals that of Hugging Face's transformers, character by character. A template is code that comes with a
-/// model, which may come from anybody. It gets only the conversation, and [`Limits`] bound its resources.
+/// Its output is the same as that of Hugging Face's transformers, to the character. A template is code that is a part
+/// of a model, and the model may come from anybody. It sees nothing but the conversation, and [`Limits`] limit its
+/// resources.
 ///
 /// ```
 /// use autoplace_chat::{ChatTemplate, Conversation, Message};
@@ -40,14 +41,14 @@ const TOOL_USE: &str = "tool_use";
 /// ```
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    /// The template's variants by name. One of them is named `default`.
+    /// The template's variants by name. One of the names is `default`.
     variants: Arc<Vec<Variant>>,
-    /// The name of the selected variant.
+    /// The name of the variant that was chosen.
     chosen: Option<String>,
     special: SpecialTokens,
     control: ControlTokens,
     limits: Limits,
-    /// Whether to describe tools in a message if the template shows none.
+    /// Whether tools are described in a message if the template shows none.
     describes_tools: bool,
 }
 
@@ -56,7 +57,7 @@ struct Variant {
     name: String,
     source: String,
     template: Template,
-    // Facts about the template, which are found out on first use.
+    // Facts about the template. Each is found out when it is needed first.
     wants_parts: OnceLock<bool>,
     shows_tools: OnceLock<bool>,
     takes_system: OnceLock<bool>,
@@ -64,17 +65,18 @@ struct Variant {
 
 const DEFAULT: &str = "default";
 
-/// A text that no message contains, to search for in a prompt.
+/// A text that is in no message, so that it can be searched for in a prompt.
 const NEEDLE: &str = "Ahoy_7151";
 
 impl ChatTemplate {
-    /// Reads the template that a model ships, with its variants and special tokens. Control tokens are the tokens of
-    /// types `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that the header names.
+    /// Reads the template that is in a model's header, with its variants and special tokens. The control tokens are
+    /// those of the types `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that have a key in the
+    /// header.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTemplate`] if the model ships no template; no family is guessed. [`Error::Syntax`] or
-    /// [`Error::Limit`] for an invalid template. [`Error::Header`] for an unreadable header.
+    /// [`Error::NoTemplate`] if the header contains no template; no family is guessed. [`Error::Syntax`] or
+    /// [`Error::Limit`] for an invalid template. [`Error::Header`] for a header that cannot be read.
     #[doc(alias = "tokenizer.chat_template")]
     #[doc(alias = "llama_model_chat_template")]
     pub fn from_header(header: &Header) -> Result<Self, Error> {
@@ -97,12 +99,12 @@ impl ChatTemplate {
         Self::for_header(sources, header)
     }
 
-    /// Uses another template instead of the model's own: its source, with the special and control tokens of the model's
-    /// header.
+    /// Makes a template from this source, which replaces the model's own. The special tokens and control tokens come
+    /// from the model's header.
     ///
     /// # Errors
     ///
-    /// Those of [`from_header`](Self::from_header), except [`Error::NoTemplate`].
+    /// The errors of [`from_header`](Self::from_header), except [`Error::NoTemplate`].
     pub fn from_source(source: &str, header: &Header) -> Result<Self, Error> {
         Self::for_header(vec![(DEFAULT, source)], header)
     }
@@ -112,8 +114,8 @@ impl ChatTemplate {
         Ok(Self { control, ..Self::from_sources(sources, special)? })
     }
 
-    /// A template from its source and the special tokens that it gets, such as `bos_token` and `eos_token`. They are
-    /// also its control tokens, unless [`with_control_tokens`](Self::with_control_tokens) sets others.
+    /// A template with this source. It gets these special tokens, such as `bos_token` and `eos_token`. They are also
+    /// its control tokens, unless [`with_control_tokens`](Self::with_control_tokens) sets others.
     ///
     /// # Errors
     ///
@@ -122,10 +124,10 @@ impl ChatTemplate {
         Self::from_sources(vec![(DEFAULT, source)], special_tokens)
     }
 
-    /// The template of a model family, for a model that ships none: `alpaca`, `chatml` (Qwen, Hermes, SmolLM and
-    /// many others), `command-r`, `deepseek`, `gemma`, `llama-2`, `llama-3`, `mistral`, `phi-3`, `vicuna` or `zephyr`
-    /// ([`FAMILIES`](super::FAMILIES)). The model's publisher names the family; a wrong one makes answers worse
-    /// without any error.
+    /// The template of a model family, for a model that ships none: `alpaca`, `chatml` (Qwen, Hermes, SmolLM and many
+    /// others), `command-r`, `deepseek`, `gemma`, `llama-2`, `llama-3`, `mistral`, `phi-3`, `vicuna` or `zephyr`
+    /// ([`FAMILIES`](super::FAMILIES)). The model's publisher says which family it is. With a wrong family, answers
+    /// become worse without any error.
     ///
     /// ```
     /// let template = autoplace_chat::ChatTemplate::family("chatml")?;
@@ -159,13 +161,13 @@ impl ChatTemplate {
         })
     }
 
-    /// The names of the variants: `default` and others that the model ships, such as `tool_use` or `rag`.
+    /// The names of the variants: `default`, and others that the model has, such as `tool_use` or `rag`.
     pub fn variants(&self) -> impl Iterator<Item = &str> {
         self.variants.iter().map(|variant| variant.name.as_str())
     }
 
-    /// Selects the variant for every rendering. By default `tool_use` is used if it exists and there are tools,
-    /// otherwise `default`, as in transformers.
+    /// Chooses the variant for every rendering. By default, this is `tool_use` if it exists and there are tools.
+    /// Otherwise it is `default`, as in transformers.
     ///
     /// # Errors
     ///
@@ -184,19 +186,21 @@ impl ChatTemplate {
         })
     }
 
-    /// Replaces the control tokens, for example with those of a vocabulary.
+    /// Replaces the control tokens, for example by those of a vocabulary.
     pub fn with_control_tokens<T: Into<String>>(mut self, texts: impl IntoIterator<Item = T>) -> Self {
         self.control = texts.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets the limits of rendering. The limit of the source has already been checked.
+    /// Sets the limits for rendering. The limit for the source has no effect any more, because the source is already
+    /// checked.
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The source that renders conversations with or without tools; `None` if the model ships only other variants.
+    /// The source with which conversations with or without tools are rendered; `None` if the model has only other
+    /// variants.
     pub fn source_for(&self, with_tools: bool) -> Option<&str> {
         let variant = self.pick(with_tools).ok()?;
         Some(variant.source.as_str())
@@ -216,21 +220,23 @@ impl ChatTemplate {
         self.pick(true).is_ok_and(|variant| self.shows_tools(variant))
     }
 
-    /// Sets whether the system message describes tools if the template [shows none](Self::supports_tools). Calls are
-    /// then in Hermes' format. Default: true. If false, tools for such a template are [`Error::ToolsNotShown`].
+    /// Sets whether the system message describes tools if the template [shows none](Self::supports_tools). If it does,
+    /// calls are in Hermes' format. Default: true. If this is off and the template shows no tools, a conversation with
+    /// tools leads to [`Error::ToolsNotShown`].
     pub fn describe_tools(mut self, describe: bool) -> Self {
         self.describes_tools = describe;
         self
     }
 
     /// Whether the model sees the tools of a conversation, because the template shows them or the system message
-    /// [describes](Self::describe_tools) them. Otherwise tools are [`Error::ToolsNotShown`].
+    /// [describes](Self::describe_tools) them. If the model does not see them, a conversation with tools leads to
+    /// [`Error::ToolsNotShown`].
     pub fn presents_tools(&self) -> bool {
         self.describes_tools || self.supports_tools()
     }
 
-    /// The format of answers to a conversation with or without tools: [`ReplyFormat::of_template`], or calls in Hermes'
-    /// format if tools are [described](Self::describe_tools).
+    /// The format of answers to a conversation with or without tools. It is [`ReplyFormat::of_template`]. If tools are
+    /// [described](Self::describe_tools), calls are in Hermes' format.
     pub fn reply_format(&self, with_tools: bool) -> ReplyFormat {
         let format = self.source_for(with_tools).map_or_else(ReplyFormat::plain, ReplyFormat::of_template);
         match with_tools && self.describes_tools && !self.supports_tools() {
@@ -239,8 +245,8 @@ impl ChatTemplate {
         }
     }
 
-    /// Whether a tool's name appears in the rendering of a short conversation. If the template refuses every trial, its
-    /// source decides: it must mention tools.
+    /// Whether the name of a tool appears when a short conversation is rendered. If the template refuses every trial,
+    /// its source decides: it must contain the word `tools`.
     fn shows_tools(&self, variant: &Variant) -> bool {
         *variant.shows_tools.get_or_init(|| {
             let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
@@ -252,8 +258,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether the template shows contents in parts but not contents that are texts, because some templates for images
-    /// only iterate over parts. llama.cpp tests this in the same way.
+    /// Whether the template shows contents that are lists of parts, but not contents that are texts. Some templates for
+    /// images only iterate over parts. llama.cpp makes the same test.
     fn wants_parts(&self, variant: &Variant) -> bool {
         let shows = |content: Value| {
             let message = json!({"role": "user", "content": content});
@@ -264,7 +270,8 @@ impl ChatTemplate {
         *variant.wants_parts.get_or_init(look)
     }
 
-    /// Whether the template shows a system message. True is assumed if the template does not even show a user message.
+    /// Whether the template shows a system message. If the template does not even show a user message, the answer is
+    /// true.
     fn takes_system(&self, variant: &Variant) -> bool {
         let shows = |messages: &[Message]| self.shows_needle(variant, &Conversation::new(messages)) == Some(true);
         let look = || shows(&[Message::system(NEEDLE), Message::user("Hello!")]) || !shows(&[Message::user(NEEDLE)]);
@@ -282,16 +289,16 @@ impl ChatTemplate {
         (0..roles.len()).all(shown)
     }
 
-    /// Whether the needle appears in a rendered conversation; `None` if rendering fails.
+    /// Whether the needle appears when a conversation is rendered; `None` if rendering fails.
     fn shows_needle(&self, variant: &Variant, conversation: &Conversation) -> Option<bool> {
-        // Enough steps for any template to show one message.
+        // With this number of steps, any template can show one message.
         let limits = Limits { steps: self.limits.steps.min(100_000), ..self.limits };
         let variables = variables(&self.special, &self.in_parts(variant, conversation)).ok()?;
         let text = variant.template.render(&variables, None, limits).ok()?;
         Some(text.contains(NEEDLE))
     }
 
-    /// Converts typed messages to parts if the template needs them.
+    /// If the template needs it, turns typed messages into messages with parts.
     fn in_parts<'a>(&self, variant: &Variant, conversation: &'a Conversation) -> Cow<'a, Conversation> {
         match conversation.typed && self.wants_parts(variant) {
             true => Cow::Owned(conversation.in_parts()),
@@ -299,16 +306,16 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders a conversation. Text of users that looks like control tokens is hidden from the template and marked in
-    /// the result: [`Rendered::parts`].
+    /// Renders a conversation. If a user's text looks like control tokens, the template does not see that, and in the
+    /// result the text is marked: [`Rendered::parts`].
     ///
     /// # Errors
     ///
     /// [`Error::ToolsNotShown`] if there are tools, the template [shows none](Self::supports_tools), and they are not
-    /// [described](Self::describe_tools) either; [`Error::Refused`] if the template rejects the conversation, for
-    /// example an unknown role; [`Error::Failed`] if the template fails; [`Error::Limit`] if it exceeds a limit;
-    /// [`Error::Continue`]; [`Error::MediaNotShown`] if the template has no place for a picture or a sound of a
-    /// message; and [`Error::NoVariant`] for a model that ships only other variants.
+    /// [described](Self::describe_tools) either. [`Error::Refused`] if the template rejects the conversation, for
+    /// example because of an unknown role. [`Error::Failed`] if the template fails. [`Error::Limit`] if the template
+    /// exceeds a limit. [`Error::Continue`]. [`Error::MediaNotShown`] if the template has no place for a picture or a
+    /// sound of a message. [`Error::NoVariant`] for a model that has only other variants.
     #[doc(alias = "apply_chat_template")]
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
         let variant = self.pick(conversation.tools.is_some())?;
@@ -334,8 +341,8 @@ impl ChatTemplate {
         self.render_as(variant, &shaped).or_else(|error| self.render_otherwise(variant, &shaped, error))
     }
 
-    /// Renders a conversation in other shapes after the template has refused it or failed, with as few changes as
-    /// possible. Changes without effect are skipped. If no shape works, the original error is returned.
+    /// Renders a conversation again after the template has refused it, or failed. The conversation is changed as little
+    /// as possible. A change is left out if it has no effect. If no change helps, the original error is returned.
     fn render_otherwise(&self, variant: &Variant, given: &Conversation, error: Error) -> Result<Rendered, Error> {
         if !matches!(error, Error::Refused { .. } | Error::Failed { .. }) {
             return Err(error);
@@ -368,7 +375,7 @@ impl ChatTemplate {
             return Err(Error::Continue { reason: "the template shows no content" });
         }
         let mut variables = variables(&self.special, conversation)?;
-        // Special tokens come from the template, unless the application has replaced them.
+        // Special tokens come from the template, and not from users, unless the application has replaced them.
         let mut users: Vec<&mut Value> = variables
             .iter_mut()
             .filter(|(name, _)| !self.special.contains_key(name.as_str()))
@@ -391,7 +398,7 @@ impl ChatTemplate {
     }
 }
 
-/// All variables of a template, as `apply_chat_template` assembles them.
+/// All variables that a template gets, as `apply_chat_template` puts them together.
 fn variables(special: &SpecialTokens, conversation: &Conversation) -> Result<Map<String, Value>, Error> {
     let mut messages = conversation.messages.clone();
     messages.iter_mut().for_each(alias_reasoning);
@@ -410,8 +417,8 @@ fn variables(special: &SpecialTokens, conversation: &Conversation) -> Result<Map
     Ok(all.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// The keys under which templates read a message's reasoning. transformers fills `reasoning_content` and `thinking`
-/// from any of them (`chat_template_utils.py`, `_alias_reasoning_fields`).
+/// The keys under which templates look for a message's reasoning. transformers copies the value of one of them to
+/// `reasoning_content` and `thinking` (`chat_template_utils.py`, `_alias_reasoning_fields`).
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 fn alias_reasoning(message: &mut Value) {
@@ -423,7 +430,8 @@ fn alias_reasoning(message: &mut Value) {
     let Some(fields) = message.as_object_mut() else {
         return;
     };
-    // An existing field keeps its value but moves to the front like a new one: some templates print whole messages.
+    // If the field is already there, its value stays. But the field moves to the front, as a new one would: some
+    // templates print whole messages.
     let thinking = fields.shift_remove("thinking");
     let thinking = thinking.unwrap_or_else(|| reasoning.clone());
     fields.shift_insert(0, "thinking".to_owned(), thinking);

@@ -1,4 +1,4 @@
-//! LoRA adapters and control vectors on the command line, under llama.cpp's flags.
+//! LoRA adapters and control vectors on the command line, with llama.cpp's flags.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) struct AdapterArgs {
 }
 
 impl AdapterArgs {
-    /// The adapters with their scales, in the order of their numbers.
+    /// The adapters with their scales. An adapter's number is its place in this order.
     fn lora(&self) -> impl Iterator<Item = (&Path, f32)> {
         let whole = self.lora.iter().map(|file| (file.as_path(), 1.0));
         whole.chain(self.lora_scaled.iter().map(|(file, scale)| (file.as_path(), *scale)))
@@ -68,7 +68,8 @@ impl AdapterArgs {
         if self.control_vectors().next().is_some() { probe.control_vector() } else { probe }
     }
 
-    /// The same adapters and control vectors as arguments of llama.cpp's programs; `None` if a path is not valid text.
+    /// The same adapters and control vectors, written as arguments of llama.cpp's programs; `None` if a path is not
+    /// valid text.
     pub(crate) fn words(&self) -> Option<Vec<String>> {
         let mut words = Vec::new();
         let files = self.lora().map(|file| ("--lora", file));

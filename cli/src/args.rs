@@ -1,5 +1,5 @@
-//! The command line: the verbs with their arguments, each of which is declared beside its verb. [`ask`](crate::ask) has
-//! the arguments that several verbs share.
+//! The command line: the verbs with their arguments. The arguments of a verb are declared in the verb's file. Arguments
+//! that several verbs share are in [`ask`](crate::ask).
 
 #[cfg(feature = "man")]
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ pub(crate) enum Verb {
     },
 }
 
-/// The shell's completion script, without the last line break, which `print` adds.
+/// The shell's completion script, without the last line break, because `print` adds one.
 pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "autoplace", &mut script);

@@ -1,4 +1,4 @@
-//! The request for a plan: the arguments that are common to all verbs that plan or load.
+//! The request for a plan: the arguments that all verbs have which plan or load a model.
 
 use autoplace::machine::ParseError;
 use autoplace::memory::{FlashAttention, Headroom, KvType};
@@ -101,7 +101,7 @@ impl AskArgs {
         match self.ubatch {
             None => {}
             Some(Ubatch::Tokens(ubatch)) => {
-                // A ubatch is a part of a batch, so a larger ubatch needs a larger batch.
+                // A ubatch is a part of a batch. So a larger ubatch needs a larger batch.
                 let n_batch = self.batch_size.unwrap_or(Request::new().params.n_batch.max(ubatch));
                 request = request.n_ubatch(ubatch).n_batch(n_batch);
             }
@@ -140,7 +140,8 @@ impl AskArgs {
     }
 }
 
-/// The value of `--kv`: a type of keys and values, or for `auto` the widest type and the permitted alternatives.
+/// The value of `--kv`: a type for keys and values. For `auto`, the type with the most bits, and the types that may
+/// replace it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kv {
     ty: KvType,
@@ -170,8 +171,8 @@ pub(crate) enum Ubatch {
     Auto,
 }
 
-/// Minimum number of tokens that `--ubatch auto` computes at once. From 32 on, a GPU computes with weights that the
-/// host keeps (ggml-cuda.cu, `min_batch_size`).
+/// Minimum number of tokens that `--ubatch auto` computes at once. From 32 tokens on, a GPU computes with weights that
+/// lie on the host (ggml-cuda.cu, `min_batch_size`).
 const MIN_UBATCH: u32 = 64;
 
 /// Parses `auto`, or a number of tokens.
@@ -221,7 +222,7 @@ fn flash_attn(text: &str) -> Result<FlashAttention, String> {
     }
 }
 
-/// Parses `auto`, 0 for the training context, a number of tokens, or a minimum number.
+/// Parses `auto`, 0 (which means the training context), a number of tokens, or a minimum number such as `8192+`.
 fn context(text: &str) -> Result<Context, String> {
     match text {
         "auto" => return Ok(Context::Auto),
@@ -245,7 +246,7 @@ fn depth(text: &str) -> Result<Depth, String> {
     }
 }
 
-/// Parses `4096+512`: a prompt and its reply.
+/// Parses `4096+512`: the tokens of a prompt, and those of its reply.
 fn workload(text: &str) -> Result<Workload, String> {
     match text.split_once('+').and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?))) {
         Some((prompt, reply)) if prompt <= MAX_TOKENS && (1..=MAX_TOKENS).contains(&reply) => {

@@ -35,7 +35,7 @@ pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
     if !folder.is_dir() {
         return Err(format!("{}: there is no such folder", folder.display()).into());
     }
-    // The store has no limit, so that opening it removes nothing.
+    // The store is opened without a limit. Otherwise, opening it could remove texts.
     let store = PromptStore::open(StoreOptions::new(u64::MAX).folder(folder, u64::MAX))?;
     let usage = store.usage();
     let size = Bytes(usage.folder_bytes);

@@ -30,10 +30,10 @@ pub(crate) struct DevicesArgs {
     pub(crate) machine: Option<PathBuf>,
 }
 
-/// Maximum number of programs that are listed by name. The others are only counted.
+/// Maximum number of programs that are listed by name. The others are counted, but not listed.
 const LISTED: usize = 8;
 
-/// Describes this machine, or one from a file, as text or JSON.
+/// Describes this machine, or the machine in a file, as text or JSON.
 pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
     let mut machine = match &args.machine {
         Some(file) => Machine::read(file)?,
@@ -78,7 +78,7 @@ fn describe(lines: &mut Vec<String>, gpu: &Gpu) {
     lines.extend(known.into_iter().filter_map(|(what, value)| Some(fact(what, value?))));
     lines.extend(gpu.rates.iter().flat_map(rates::describe));
     let programs = gpu.processes.as_deref().unwrap_or_default();
-    // Windows lists every program that has a window, without its memory.
+    // Windows lists every program that has a window, but not how much memory it uses.
     let holders = programs.iter().filter_map(|program| Some((program, program.bytes?)));
     let listed: Vec<(&GpuProcess, u64)> = holders.take(LISTED).collect();
     for (program, bytes) in &listed {

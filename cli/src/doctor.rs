@@ -46,13 +46,13 @@ pub(crate) struct DoctorArgs {
 
 /// Prints the verdict. The exit code is 3 if there are findings.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
-    // The loaded models are listed before this process loads one. A report about another machine does not list them.
+    // The list of loaded models is made before this process loads one. A report about another machine has no such list.
     let is_here = args.machine.is_none() && args.gpu.is_empty();
     let loaded = if is_here { loaded_models(&Leases::user()) } else { Vec::new() };
     let (mut evidence, cards) = match &args.machine {
         Some(file) => (read(file)?, None),
         None if args.gpu.is_empty() => (Evidence::of_this_machine()?, None),
-        // Another program cannot run on a simulated device, so the card is treated as if it existed.
+        // Another program cannot run on a simulated device, so the simulated card is described as if it were real.
         None if args.watch.is_some() => (Evidence::new(gpu::machine(&args.gpu)), None),
         None => {
             let (machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
@@ -96,12 +96,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if healthy { printed } else { ExitCode::from(3) })
 }
 
-/// Reads a report, or the description of a machine.
+/// Reads a report of `doctor`, or the description of a machine.
 fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
     let text = files::read(file)?;
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
-        // The file resembles a report, so the error of parsing a report is the right one.
+        // The file looks like a report. So the error that is returned is the one from parsing a report.
         Err(error) if text.contains("\"machine\"") => Err(in_file(file, error).into()),
         Err(_) => Ok(Evidence::new(Machine::read(file)?)),
     }
@@ -137,7 +137,7 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// A model that this user's processes have loaded, as a line.
+/// One line about a model that this user's processes have loaded.
 fn loaded_words(model: &LoadedModel) -> String {
     let (on_gpus, layers) = model.layers;
     let line = format!(
@@ -150,7 +150,7 @@ fn loaded_words(model: &LoadedModel) -> String {
     format!("\n{}", line.replace(char::is_control, " "))
 }
 
-/// Describes the inspected program, and what could not be found out.
+/// Describes the program that was inspected, and lists what could not be found out.
 fn running_words(running: &Running) -> String {
     let layers = running.n_gpu_layers.map_or("?".to_owned(), |layers| layers.to_string());
     let facts = [

@@ -1,4 +1,4 @@
-//! Options of a draft model. The plan chooses those that are not given.
+//! Options of a draft model. If an option is not given, the plan chooses it.
 
 use autoplace::memory::KvType;
 use autoplace::memory::companion::DraftOptions;
@@ -35,7 +35,7 @@ impl DraftOptionArgs {
         options
     }
 
-    /// The same options as flags of llama.cpp.
+    /// These options, written as llama.cpp's flags.
     pub(crate) fn words(&self) -> Vec<String> {
         let ty = |ty: KvType| ty.tensor_type().name().to_lowercase();
         let options = self.options();
@@ -54,7 +54,7 @@ impl DraftOptionArgs {
     }
 }
 
-/// The number of layers; `None` leaves it to the plan.
+/// The number of layers; with `None`, the plan chooses it.
 const fn number(layers: GpuLayers) -> Option<u32> {
     match layers {
         GpuLayers::Exactly(layers) | GpuLayers::AtMost(layers) => Some(layers),

@@ -1,4 +1,4 @@
-//! The verb `extract`. In: a file with a model and its projector. Out: a file with the model alone, which llama.cpp
+//! The verb `extract`. In: a file with a model and its projector. Out: a file with only the model, which llama.cpp
 //! accepts.
 
 use std::error::Error;
@@ -18,7 +18,7 @@ pub(crate) struct ExtractArgs {
     pub(crate) to: PathBuf,
 }
 
-/// Writes the text model. Checks first whether llama.cpp accepts it.
+/// Writes the model without its projector. Before that, it checks that llama.cpp accepts the result.
 pub(crate) fn run(args: &ExtractArgs) -> Result<String, Box<dyn Error>> {
     let header = Header::open(&args.model)?;
     let others = header.tensors().filter(|tensor| is_of_projector(tensor.name())).count();

@@ -1,4 +1,5 @@
-//! Parses flags of llama.cpp's programs, from a script or a running server, into a [`Request`] with the same placement.
+//! Parses flags of llama.cpp's programs into a [`Request`] that leads to the same placement. The flags come from a
+//! script or from a running server.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +8,10 @@ use autoplace::plan::{Context, GpuLayers, HostParts, Request};
 
 use crate::llama_cpp::{self, Row, Value, is_no, is_yes};
 
-/// A flag that affects placement, from the [table](llama_cpp), and its environment variable without the prefix
+/// A flag that affects placement, from the [table](llama_cpp), and the flag's environment variable without the prefix
 /// `LLAMA_ARG_`.
 struct Setting {
-    /// The spelling that is the flag's name here.
+    /// The spelling that stands for the flag in this module.
     name: &'static str,
     variable: &'static str,
 }
@@ -25,7 +26,7 @@ impl Setting {
     }
 }
 
-/// The value of a flag, which is empty if the flag has none, and the words behind it.
+/// A flag's value, and the words that follow it. The value is empty if the flag has none.
 fn value<'w>(row: &Row, behind: &'w [String]) -> (&'w str, &'w [String]) {
     match (row.value, behind) {
         (Value::One, [value, behind @ ..]) => (value, behind),
@@ -50,7 +51,7 @@ const SAID: [Setting; 10] = [
     setting("--swa-full", "SWA_FULL"),
 ];
 
-/// Flags of a server for the model and the number of sequences.
+/// Flags with which a server sets its model and its number of sequences.
 const SERVED: [Setting; 3] = [setting("-m", "MODEL"), setting("-np", "N_PARALLEL"), setting("-kvu", "KV_UNIFIED")];
 
 /// Flags that no request can express.
@@ -79,17 +80,18 @@ const OTHERS: [Setting; 22] = [
     setting("--no-op-offload", ""),
 ];
 
-/// The given values, by the first name of each setting. A later word overrides an earlier one.
+/// The values that were given, by the main spelling of each setting. If a setting is given twice, the later word
+/// counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Flags {
     said: BTreeMap<&'static str, String>,
-    /// Given settings that affect placement but that no request can express.
+    /// Settings that were given and that affect placement, but that no request can express.
     pub(crate) others: Vec<&'static str>,
 }
 
 impl Flags {
-    /// Parses a script, which must contain only known flags. The error names an unknown word or a missing quotation
-    /// mark.
+    /// Parses a script, which must contain only known flags. The error contains the unknown word, or says that a
+    /// quotation mark is missing.
     pub(crate) fn of_script(text: &str) -> Result<Self, String> {
         let words = shlex::split(text).ok_or("a quotation mark is missing")?;
         let mut flags = Self::default();
@@ -102,7 +104,8 @@ impl Flags {
         Ok(flags)
     }
 
-    /// Extracts the known flags from a server's arguments and environment variables. Arguments override variables.
+    /// Finds the known flags among a server's arguments and environment variables. If both set a value, the argument
+    /// counts.
     pub(crate) fn of_server<'a>(words: &[String], variable: impl Fn(&str) -> Option<&'a str>) -> Self {
         let mut flags = Self::default();
         let all = || SAID.iter().chain(&SERVED).chain(&OTHERS);
@@ -116,13 +119,13 @@ impl Flags {
         let mut rest = words;
         while let [word, behind @ ..] = rest {
             let taken = flags.take(all(), word, behind);
-            // The value of another flag is skipped, even if it looks like a flag.
+            // A value of another flag is skipped, even if the value looks like a flag.
             rest = taken.unwrap_or_else(|| llama_cpp::find(word).map_or(behind, |row| value(row, behind).1));
         }
         flags
     }
 
-    /// Takes one word and its value, and returns the rest; `None` if the word is not one of these settings.
+    /// Reads one word and its value, and returns the words after them; `None` if the word is not one of these settings.
     fn take<'w>(
         &mut self,
         settings: impl IntoIterator<Item = &'static Setting>,
@@ -133,7 +136,7 @@ impl Flags {
         let setting = settings.into_iter().find(|setting| row.spellings().any(|spelling| spelling == setting.name))?;
         let (value, behind) = value(row, behind);
         let turns_off = |name: &str| row.off.contains(&name);
-        // `-nr` turns something off, but is listed as a setting of its own, so it is not inverted.
+        // `-nr` turns something off, but the table lists it as a separate setting. So it is not inverted.
         let is_off =
             setting.is_switch() && (turns_off(&word.replace('_', "-")) != turns_off(setting.name)) != is_no(value);
         self.put(setting, if is_off { "off" } else { value });
@@ -158,8 +161,8 @@ impl Flags {
         self.said.get(name).map(String::as_str)
     }
 
-    /// The request with these flags, based on `asked`, with whole layers as in llama.cpp. The model has `all` layers.
-    /// The error names the setting whose value is missing or invalid.
+    /// Puts these flags into a request, which otherwise is `asked`. As in llama.cpp, only whole layers are placed. The
+    /// model has `all` layers. The error contains the setting whose value is missing or invalid.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
         for (&flag, value) in &self.said {
@@ -175,7 +178,7 @@ impl Flags {
                         "auto" | "-1" => GpuLayers::Auto,
                         "all" => GpuLayers::All,
                         n if n.parse().is_ok_and(|n: i32| n < 0) => GpuLayers::All,
-                        // People write 99 for all layers.
+                        // People write 99 if they mean all layers.
                         _ => GpuLayers::Exactly(number()?.min(all)),
                     }
                 }
@@ -199,11 +202,11 @@ impl Flags {
                 }
                 "-kvo" => request.params.offload_kqv = value != "off",
                 "--swa-full" => request.params.swa_full = value != "off",
-                // `-fit` and the settings of a server are read elsewhere.
+                // `-fit`, and the settings of a server, are read elsewhere.
                 _ => {}
             }
         }
-        // Without llama.cpp's fit, an unset number of layers means all.
+        // If llama.cpp's fit is off, all layers go to the GPU unless a number is set.
         if request.gpu_layers == GpuLayers::Auto && self.get("-fit").is_some_and(is_no) {
             request.gpu_layers = GpuLayers::All;
         }
@@ -269,7 +272,7 @@ mod tests {
         let said = ["-m", "-ngl", "-c", "--swa-full", "-np", "-kvu", "-kvo"].map(|name| flags.get(name).unwrap());
         assert_eq!(said, ["a.gguf", "4", "2048", "on", "2", "off", "off"]);
         assert_eq!(flags.others, ["-ts", "-ot"]);
-        // A missing value is reported when it is read.
+        // That a value is missing is reported only when the value is read.
         let missing = server("-m a -ngl", &[]).request(&Request::new(), 1);
         assert!(missing.unwrap_err().contains("-ngl is missing"));
     }

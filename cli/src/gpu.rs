@@ -1,4 +1,5 @@
-//! Simulated GPUs. In: `NAME`, `NAME=TOTAL`, or a machine from a file. Out: a machine with exactly these GPUs.
+//! Simulated GPUs. In: `NAME`, `NAME=TOTAL`, or the description of a machine in a file. Out: a machine with exactly
+//! these GPUs.
 
 use std::error::Error;
 
@@ -27,11 +28,11 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     let mut gpu = match total {
         Some(0) => return Err("a GPU must have more than 0 bytes".to_owned()),
         Some(total) => {
-            // The catalogue has the speed, and the text the size. A GPU that is not in the catalogue counts as a CUDA
-            // card.
+            // The speed comes from the catalogue, and the size comes from the text. If a GPU is not in the catalogue,
+            // it is assumed to be a CUDA card.
             let known = Gpu::named(&format!("{name} {}GiB", total >> 30)).or_else(|_| Gpu::named(name));
             let mut gpu = known.unwrap_or_else(|_| Gpu::new(name)).total(total).free(total);
-            // The name stays as the user gave it, with the maker.
+            // The name stays as the user wrote it; only the maker's name is added.
             name.clone_into(&mut gpu.name);
             gpu
         }
@@ -50,7 +51,7 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     Ok(gpu)
 }
 
-/// Refuses GPUs with the same identity, and more GPUs than llama.cpp accepts.
+/// Refuses two GPUs with the same identity, and more GPUs than llama.cpp supports.
 pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
     if gpus.len() > MAX_CARDS {
         let times = gpus.len();
@@ -64,7 +65,7 @@ pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
     }
 }
 
-/// This computer's host with exactly these GPUs.
+/// A machine with this computer's host, and exactly these GPUs.
 pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     let (mut host, notes) = Host::detect();
     host.rates = MeasurementCache::user().host_rates(&host, &build_name());
@@ -74,7 +75,8 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     machine
 }
 
-/// The memory of a computer whose GPU shares it, and its bandwidth. Metal may use two thirds or three quarters of it.
+/// The memory of a computer that shares it with a GPU, and the memory's bandwidth. A GPU with Metal may use two thirds
+/// or three quarters of the memory.
 pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
     let [chip] = gpus else { return None };
     let memory = match &*chip.backend {
@@ -87,11 +89,11 @@ pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
     Some((memory, chip.bandwidth.map(|bandwidth| bandwidth.bytes_per_second)))
 }
 
-/// A machine, and its simulated GPUs, which are devices of llama.cpp until they are dropped.
+/// A machine with its simulated GPUs. As long as they are not dropped, they are devices of llama.cpp.
 pub(crate) type Simulated = (Machine, Vec<SimGpu>);
 
-/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory is that before a context is created,
-/// as `nvidia-smi` shows it.
+/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory is what `nvidia-smi` shows before a
+/// program creates a context.
 pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error>> {
     if machine.gpus.len() > MAX_CARDS {
         let count = machine.gpus.len();
@@ -104,10 +106,11 @@ pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error
     Ok((machine, cards))
 }
 
-/// Assumed bandwidth of host and simulated GPUs before a measurement, in bytes per second: two channels of DDR4-3200.
+/// The bandwidth that is assumed for the host and for simulated GPUs before anything is measured, in bytes per second.
+/// It is that of two channels of DDR4-3200.
 const UNMEASURED: u64 = 51_200_000_000;
 
-/// This computer's host with these GPUs as simulated devices, which compute on the processor.
+/// A machine with this computer's host, and these GPUs as simulated devices. The processor does their computations.
 pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<Simulated, Box<dyn Error>> {
     let (mut machine, cards) = simulated(machine(gpus))?;
     machine.host = machine.host.bandwidth(UNMEASURED);

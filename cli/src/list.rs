@@ -22,10 +22,10 @@ pub(crate) struct ListArgs {
     pub(crate) json: bool,
 }
 
-/// Column headings before the path.
+/// The headings of all columns but the last, which is the path.
 const HEADS: [&str; 5] = ["model", "quantisation", "size", "layers", "tok/s"];
 
-/// Finds the models, plans each for this machine by arithmetic, and lists them as text or JSON.
+/// Finds the models, makes a plan for each by arithmetic alone, and lists them as text or JSON.
 pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
     let found = if args.folders.is_empty() { Models::local() } else { Models::in_folders(&args.folders)? };
     let machine = load::detect()?;
@@ -34,8 +34,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
     Ok(if args.json { document(&found, &rows, &same) } else { words(&found, &rows, &same) })
 }
 
-/// Plans each model with the host's rates for the types of weights that would stay on the host. Missing rates are
-/// measured.
+/// Plans each model. For the types of weights that would stay on the host, the host's measured rates are used. If a
+/// rate is missing, it is measured.
 fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, String>> {
     let request = Request::new();
     let mut missing = BTreeSet::new();
@@ -53,7 +53,7 @@ fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, Str
         let machine = load::with_rates_of(machine, &types);
         models.iter().map(|model| row(model, &machine, &mut missing)).collect()
     };
-    // llama.cpp is asked last whether it accepts the file, and only for models with a placement.
+    // At the end llama.cpp is asked whether it accepts the file, but only for models with a placement.
     let checked = |(model, row): (&LocalModel, Result<Row, String>)| {
         let row = row?;
         if row.placed().is_some() {
@@ -72,7 +72,7 @@ fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -
         model["mmproj"] = json!(projector.map(|file| file.to_string_lossy().into_owned()));
         let known = row.as_ref().map_or_else(|error| json!({ "refused": error }), |row| json!(row));
         for (key, value) in known.as_object().into_iter().flatten() {
-            // The quantisation comes from the header if the name lacks it.
+            // If the name does not contain the quantisation, the header does.
             if key != "label" {
                 model[key] = value.clone();
             }
@@ -109,7 +109,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
             lines.push(format!("    {why}"));
         }
     }
-    // The basis of the speeds is printed if any model has a speed.
+    // If any model has a speed, a line says what the speeds are based on.
     let placed = rows.iter().filter_map(|row| row.as_ref().ok()?.placed());
     if let Some(basis) = placed.filter_map(|placed| placed.basis).max() {
         lines.push(String::new());
@@ -122,7 +122,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The other names of the file: tags, or repositories that share a blob.
+/// The other names of the file: tags, or repositories in which the same blob occurs.
 fn also(model: &LocalModel) -> String {
     let mut names: Vec<&str> = model.other_places.iter().map(|place| &place.name[..]).collect();
     names.retain(|name| *name != model.name);

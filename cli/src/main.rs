@@ -1,15 +1,15 @@
-//! The program `autoplace`, which offers the library on the command line. `docs/cli.md` describes its arguments and
-//! output.
+//! The program `autoplace`, which offers the library on the command line. The arguments and the output are described in
+//! `docs/cli.md`.
 //!
-//! In: arguments. [`args`] lists the verbs, and each verb declares its own arguments. [`ask`], [`settings`],
-//! [`adapters`] and [`drafts`] have the arguments that several verbs share; [`values`], [`sizes`] and [`gpu`] parse
-//! values. [`llama_cpp`] has llama.cpp's own flags, and [`flags`] reads them from scripts and running servers. The
-//! verbs are [`talk`] (`run`, `chat` and `serve`), [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`]
-//! (with [`running`] programs), [`extract`], [`template`], [`runtime`] and [`cache`]. Out: text ([`terminal`]), JSON,
-//! pictures ([`picture`]) or another tool's settings ([`emit`]).
+//! In: arguments. [`args`] lists the verbs, and each verb declares its own arguments. Arguments that several verbs
+//! share are in [`ask`], [`settings`], [`adapters`] and [`drafts`]; [`values`], [`sizes`] and [`gpu`] parse values.
+//! llama.cpp's own flags are in [`llama_cpp`], and [`flags`] reads them from scripts and running servers. The verbs are
+//! [`talk`] (`run`, `chat` and `serve`), [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`] (with
+//! [`running`] programs), [`extract`], [`template`], [`runtime`] and [`cache`]. Out: text ([`terminal`]), JSON,
+//! pictures ([`picture`]), or settings for another tool ([`emit`]).
 //!
-//! Exit codes: 1 for a failure, with one line on stderr; 2 for invalid arguments; 3 for findings of `doctor`, and for
-//! `measure --ready` if no placement lasts; 130 after Ctrl-C.
+//! Exit codes: 1 for a failure, with one line on stderr; 2 for invalid arguments; 3 if `doctor` has findings, or if
+//! `measure --ready` finds no placement that lasts; 130 after Ctrl-C.
 
 mod adapters;
 mod args;
@@ -53,7 +53,7 @@ use terminal::{fail, print};
 
 fn main() -> ExitCode {
     let begin = Instant::now();
-    // `plan --rpc` starts this program again as a worker.
+    // `plan --rpc` starts this program a second time, as a worker.
     autoplace::worker_main();
     let words = match Words::read(std::env::args_os().collect(), &Args::command()) {
         Ok(words) => words,
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     said(answer.map(|text| print(&text)))
 }
 
-/// The exit code of a verb. Prints its error, if any.
+/// The exit code of a verb. If the verb failed, prints the error.
 fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     match outcome {
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
@@ -104,7 +104,7 @@ fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     }
 }
 
-/// Whether the error is that the reader has closed our output, which is not a failure.
+/// Whether the error only means that the reader of our output has closed it. That is not a failure.
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let error: Option<&io::Error> = error.downcast_ref();
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

@@ -1,5 +1,5 @@
-//! Writes pictures of a plan or a measurement to files: an SVG document, or a page that contains it.
-//! `autoplace_measure::picture` draws them.
+//! Writes pictures of a plan or a measurement to files: an SVG document, or a page that contains it. The pictures
+//! themselves are drawn by `autoplace_measure::picture`.
 
 use std::error::Error;
 use std::fs;
@@ -13,28 +13,28 @@ pub(crate) use autoplace_measure::picture::Series;
 
 use crate::files::{self, in_file};
 
-/// Checks the name of a picture's file, whose ending selects the format.
+/// Checks the name of a picture's file. The name's ending selects the format.
 pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     let is_known = path.extension().is_some_and(|extension| extension == "svg" || extension == "html");
     is_known.then_some(path).ok_or_else(|| "a picture is a file that ends in .svg or .html".to_owned())
 }
 
-/// Reads speeds to draw beside a measurement, by [`Series::read`]. The curve is named after the file.
+/// Reads speeds that are drawn next to a measurement, with [`Series::read`]. The curve gets the name of the file.
 pub(crate) fn read(file: &Path) -> Result<Series, String> {
     let text = files::read(file)?;
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
     Series::read(&name, &text).map_err(|error| in_file(file, error))
 }
 
-/// Draws a plan. A page has the text `report` below the picture.
+/// Draws a plan. On a page, the text `report` is below the picture.
 pub(crate) fn write_plan(file: &Path, plan: &Plan, report: &str) -> Result<(), Box<dyn Error>> {
     let svg = picture::plan(plan)?;
     let title = format!("Where {} goes", plan.model.name);
     written(file, &title, svg, &page::text(report))
 }
 
-/// A page with tables, and below them the plan's picture and its text. The first row of a table is its heading.
+/// A page with tables, and below them the picture and the text of the plan. The first row of a table is its heading.
 pub(crate) fn plan_page(title: &str, plan: &Plan, tables: &[Vec<Vec<String>>]) -> String {
     // If a plan cannot be drawn, the page shows its text.
     let picture = picture::plan(plan).unwrap_or_default();
@@ -42,7 +42,7 @@ pub(crate) fn plan_page(title: &str, plan: &Plan, tables: &[Vec<Vec<String>>]) -
     page::html(title, &tables, &(picture + &page::text(&plan.to_string())))
 }
 
-/// Draws a measurement and other series. A page has `table` below the picture.
+/// Draws a measurement and other series. On a page, `table` is below the picture.
 pub(crate) fn write_measured(
     file: &Path,
     measurement: &Measurement,

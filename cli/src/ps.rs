@@ -50,7 +50,7 @@ fn row(model: &LoadedModel) -> Vec<String> {
     ]
 }
 
-/// The program and its process. For a worker, the application's process is named too.
+/// The program, and the number of its process. For a worker, also the process of the application.
 pub(crate) fn process(model: &LoadedModel) -> String {
     match model.application {
         Some(application) => format!("{} {application}, worker {}", model.program, model.process),
@@ -58,7 +58,7 @@ pub(crate) fn process(model: &LoadedModel) -> String {
     }
 }
 
-/// The bytes on each device that holds any of the model.
+/// For each device with a part of the model, the bytes of that part.
 pub(crate) fn memory(model: &LoadedModel) -> String {
     let devices = model.devices.iter().filter(|device| device.bytes > 0);
     devices.map(|device| format!("{} of {}", Bytes(device.bytes), device.name)).collect::<Vec<_>>().join(", ")

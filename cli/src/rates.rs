@@ -7,7 +7,7 @@ use autoplace::machine::{Machine, MatrixShape, MeasuredRates, MeasurementCache};
 
 use crate::terminal::{bar, fact};
 
-/// Measures and stores the rates of all devices, with a progress bar if stderr is a terminal.
+/// Measures the rates of all devices and stores them. If stderr is a terminal, shows a progress bar.
 pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
     let mut request = RatesRequest::full();
     request.within = within;
@@ -23,8 +23,9 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
     Ok(())
 }
 
-/// The figures that decide a device's generation speed: bytes of weights per second, by type, with date and conditions.
-/// Other figures are only counted, with date and method; the JSON has their values.
+/// For each device, the figures that determine its generation speed: bytes of weights per second for each type, with
+/// date and conditions. Of the other figures only the number is given, with date and method; the JSON contains their
+/// values.
 pub(crate) fn describe(rates: &MeasuredRates) -> impl Iterator<Item = String> {
     let how = match rates.threads {
         Some(1) => "with 1 thread".to_owned(),

@@ -1,4 +1,5 @@
-//! The verb `runtime`: installs, lists and removes the libraries that programs built with `prebuilt-runtime` open.
+//! The verb `runtime`: installs, lists and removes runtimes. Programs that were built with `prebuilt-runtime` open the
+//! libraries of a runtime.
 
 use std::error::Error;
 use std::path::Path;
@@ -99,8 +100,8 @@ fn which(choice: &Choice) -> String {
     lines.join("\n")
 }
 
-/// The runtime that a program would open. Only a program that was built with `prebuilt-runtime` can check whether the
-/// system has the libraries that a backend needs.
+/// The runtime that a program of this version would open. Only a program that was itself built with `prebuilt-runtime`
+/// can check whether the system has the libraries that a backend needs.
 fn found() -> Result<Choice, autoplace_runtime::Error> {
     #[cfg(feature = "prebuilt-runtime")]
     return autoplace::runtime::find(None);

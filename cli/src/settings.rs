@@ -1,4 +1,4 @@
-//! Settings of a load, under llama.cpp's names: those of the context ([`SettingArgs`]) and of the devices
+//! The settings for a load, with llama.cpp's names: those of the context ([`SettingArgs`]) and those of the devices
 //! ([`DeviceArgs`]).
 
 use std::error::Error;
@@ -86,13 +86,13 @@ pub(crate) struct DeviceArgs {
 #[derive(Debug, Clone)]
 struct Proportions(Vec<f32>);
 
-/// common/common.h, `LLM_FFN_EXPS_REGEX`. `std::regex` and our engine of regular expressions match it alike.
+/// common/common.h, `LLM_FFN_EXPS_REGEX`. `std::regex` and our regular expressions match the same names with it.
 pub(crate) const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 /// common/common.h, `LLM_FFN_DENSE_REGEX`.
 pub(crate) const DENSE: &str = r"\.ffn_(up|down|gate)\.";
 
 impl SettingArgs {
-    /// Applies these settings.
+    /// Puts these settings into the parameters.
     pub(crate) fn set(&self, params: &mut ContextParams) {
         params.kv_unified |= self.kv_unified;
         params.mmap &= !self.no_mmap;
@@ -103,7 +103,7 @@ impl SettingArgs {
         rope.freq_base = self.rope_freq_base.or(rope.freq_base);
         rope.freq_scale = self.rope_freq_scale.or(rope.freq_scale);
         rope.yarn_orig_ctx = self.yarn_orig_ctx.filter(|&tokens| tokens > 0).or(rope.yarn_orig_ctx);
-        // A negative number means llama.cpp's own default.
+        // A negative number means that llama.cpp uses its own default.
         let said = |factor: Option<f32>| factor.filter(|&factor| factor >= 0.0);
         rope.yarn_ext_factor = said(self.yarn_ext_factor).or(rope.yarn_ext_factor);
         rope.yarn_attn_factor = said(self.yarn_attn_factor).or(rope.yarn_attn_factor);
@@ -113,31 +113,33 @@ impl SettingArgs {
 }
 
 impl DeviceArgs {
-    /// Sets up a load of this request on this machine with these settings.
+    /// Sets up a load of this request on this machine, with these settings.
     ///
     /// # Errors
     ///
-    /// Those of [`keep`](Self::keep) and [`over`](Self::over), and those of the detection of devices.
+    /// The errors of [`keep`](Self::keep) and [`over`](Self::over), and the errors that occur when devices are
+    /// detected.
     pub(crate) fn load(&self, builder: ModelBuilder, request: Request) -> Result<ModelBuilder, Box<dyn Error>> {
-        // If no setting depends on the machine's devices, they need not be detected: the load does that itself.
+        // If no setting depends on the machine's devices, they are not detected here, because the load detects them
+        // itself.
         let mut machine = if self.name_devices() { load::detect()? } else { Machine::new(Host::new(0)) };
         self.keep(&mut machine)?;
         let builder = builder.request(self.over(request, &machine)?);
         Ok(if self.name_devices() { builder.machine(machine) } else { builder })
     }
 
-    /// Whether the settings depend on the machine.
+    /// Whether any of the settings depends on the machine's devices.
     fn name_devices(&self) -> bool {
         let is_elsewhere = |rule: &str| rule.rsplit_once('=').is_some_and(|(_, device)| device != "CPU");
         let mut rules = self.override_tensor.iter().flat_map(|rules| rules.split(','));
         !self.device.is_empty() || self.split_mode.as_deref() == Some("none") || rules.any(is_elsewhere)
     }
 
-    /// Removes the GPUs that may not be used from the machine.
+    /// Removes from the machine those GPUs that may not be used.
     ///
     /// # Errors
     ///
-    /// If a named device does not exist.
+    /// An error if a device that was named does not exist.
     pub(crate) fn keep(&self, machine: &mut Machine) -> Result<(), String> {
         if !self.device.is_empty() && self.device != ["none"] {
             let mut kept = Vec::with_capacity(self.device.len());
@@ -165,11 +167,11 @@ impl DeviceArgs {
         }
     }
 
-    /// Adds these settings to a request. [`keep`](Self::keep) must have been applied to the machine before.
+    /// Adds these settings to a request. Before this, [`keep`](Self::keep) must have been applied to the machine.
     ///
     /// # Errors
     ///
-    /// For a rule without a pattern or a device, and for a device that does not exist.
+    /// An error for a rule without a pattern or without a device, and for a device that does not exist.
     pub(crate) fn over(&self, mut request: Request, machine: &Machine) -> Result<Request, String> {
         if let Some(Proportions(shares)) = &self.tensor_split {
             request.tensor_split.clone_from(shares);
@@ -191,16 +193,16 @@ impl DeviceArgs {
     }
 }
 
-/// Keeps weights of the first blocks on the host. All blocks share a single pattern, because llama.cpp compiles each
-/// pattern again for every tensor.
+/// Keeps these weights of the first blocks on the host. There is a single pattern for all blocks, because llama.cpp
+/// compiles each pattern again for every tensor.
 fn first_blocks(blocks: Option<u32>, weights: &str) -> Option<TensorOverride> {
     let blocks = blocks.filter(|&blocks| blocks > 0)?;
-    // No model has as many blocks as this limit.
+    // The number is limited to more blocks than any model has.
     let numbers: Vec<String> = (0..blocks.min(512)).map(|block| block.to_string()).collect();
     Some(TensorOverride::new(format!(r"blk\.({}){weights}", numbers.join("|")), Place::Host))
 }
 
-/// The index of a GPU by its name.
+/// The index of the GPU with this name.
 fn index(machine: &Machine, name: &str) -> Result<usize, String> {
     machine.gpu_named(name).map_err(|there| format!("there is no device {name}: {there}"))
 }

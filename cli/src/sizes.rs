@@ -9,7 +9,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     text.parse().map(|Bytes(bytes)| bytes).map_err(|error: ParseError| error.to_string())
 }
 
-/// The text before a mark, and the text behind it if the mark occurs.
+/// The text before a mark, and the text after it. `None` if the mark does not occur.
 pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
@@ -31,7 +31,7 @@ pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
     }
 }
 
-/// Parses a preset name, bytes, or a share of the total: `cautious`, `600MiB`, `15%`.
+/// Parses the name of a preset, a number of bytes, or a share of the total: `cautious`, `600MiB`, `15%`.
 pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "tight" => Ok(Headroom::Tight),

@@ -1,4 +1,5 @@
-//! Ctrl-C. The first one ends the running computation. The next one, or one while nothing computes, ends the program.
+//! Ctrl-C: the first one ends the computation that is running. The next one ends the program, and so does one while
+//! nothing is being computed.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use autoplace::AbortHandle;
 
-/// The computation that Ctrl-C ends.
+/// The computation that the next Ctrl-C ends.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<Option<AbortHandle>>>);
 
@@ -19,8 +20,8 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Installs the handler, and on systems with SIGHUP also `hung_up`, which is called when the terminal or a service
-    /// manager sends that signal. With [`listen`](Self::listen), SIGHUP ends the program.
+    /// Installs the handler. On systems with SIGHUP it also installs `hung_up`, which is called when the terminal or a
+    /// service manager sends that signal. After [`listen`](Self::listen) alone, SIGHUP ends the program.
     #[cfg(unix)]
     pub(crate) fn listen_and_on_hangup(hung_up: impl Fn() + Send + 'static) -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
@@ -57,12 +58,12 @@ impl Stop {
         running.map_or_else(|| exit(130), |running| running.abort());
     }
 
-    /// Registers a running computation.
+    /// Sets the computation that the next Ctrl-C ends.
     pub(crate) fn begin(&self, running: AbortHandle) {
         *self.running() = Some(running);
     }
 
-    /// Registers work that polls the returned flag.
+    /// A flag that the next Ctrl-C sets, for work that checks it from time to time.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         let flag = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&flag);
@@ -70,7 +71,7 @@ impl Stop {
         flag
     }
 
-    /// Notes the end of the computation. Returns whether Ctrl-C ended it.
+    /// Must be called when the computation has ended. Returns whether Ctrl-C ended it.
     pub(crate) fn end(&self) -> bool {
         self.running().take().is_none()
     }

@@ -1,4 +1,4 @@
-//! The verb `template`: prints a conversation as a model's chat template renders it.
+//! The verb `template`: prints a conversation in the form that a model's chat template gives it.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     Ok(template.render(&conversation)?.into_string())
 }
 
-/// Parses a name and a value. The value is JSON, or a text if it is not valid JSON.
+/// Parses a name and a value. The value is read as JSON. If it is not valid JSON, it is a text.
 fn variable(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => {
@@ -78,14 +78,14 @@ fn variable(text: &str) -> Result<(String, Value), String> {
     }
 }
 
-/// Length of the magic `GGUF` at the beginning of a file.
+/// The number of bytes of the magic `GGUF`, with which a file begins.
 const GGUF_MAGIC_BYTES: u64 = 4;
 
-/// The template that a model ships, or the template in a text file.
+/// The template that a model contains, or the template in a text file.
 fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
     let source = match Header::open(path) {
         Err(gguf::Error::NotGguf { .. }) => files::read(path)?,
-        // A file shorter than the magic can be a template, but not a GGUF file.
+        // A file that is shorter than the magic cannot be a GGUF file, but it can be a template.
         Err(_) if std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < GGUF_MAGIC_BYTES) => {
             files::read(path)?
         }
@@ -96,23 +96,23 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
             });
         }
     };
-    // A text file has no vocabulary, so the special tokens are those of most models.
+    // A text file has no vocabulary. So the special tokens that most models have are used.
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let special = special.map(|(name, token)| (name.to_owned(), token.to_owned()));
     Ok(ChatTemplate::new(&source, special.into())?)
 }
 
-/// The template with this family name, in this file, or with this source, for the model with this header.
+/// A template for the model with this header. `name` is the name of a family, a file, or the source of a template.
 ///
 /// # Errors
 ///
-/// If `name` is none of these; the error lists the families.
+/// An error if `name` is none of these; it lists the families.
 pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn Error>> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);
     }
     let file = Path::new(name);
-    // llama.cpp's --chat-template accepts a template's source.
+    // llama.cpp's --chat-template also accepts the source of a template.
     if !file.exists() && (name.contains("{{") || name.contains("{%")) {
         return Ok(ChatTemplate::from_source(name, header)?);
     }

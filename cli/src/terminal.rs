@@ -1,4 +1,4 @@
-//! Output for people: text without control characters, columns, progress, and errors in one line.
+//! Output for people: text without control characters, columns, progress bars, and errors in one line.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use console::{Alignment, measure_text_width, pad_str};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Prints an answer to stdout. Returns the exit code.
+/// Prints an answer to stdout. Returns the program's exit code.
 pub(crate) fn print(text: &str) -> ExitCode {
     let shown = stdout().is_terminal().then(|| shown(text));
     match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
@@ -16,39 +16,39 @@ pub(crate) fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Makes a text safe for a terminal: a template or path may contain control characters that move the cursor.
+/// Makes a text safe for a terminal. A template or a path may contain control characters, which could move the cursor.
 pub(crate) fn shown(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")
 }
 
-/// A message in one line, without control characters. A model's name may contain any of them.
+/// A message in one line, without control characters. A model's name may contain control characters.
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Prints an error to stderr in one line, after `before`. Returns the exit code.
+/// Prints an error to stderr in one line, with `before` at its beginning. Returns the exit code.
 pub(crate) fn fail(code: u8, before: &str, error: &dyn Display) -> ExitCode {
     eprintln!("{before}{}", in_one_line(&error.to_string()));
     ExitCode::from(code)
 }
 
-/// A progress bar that appears only on a terminal.
+/// A progress bar, which is shown only on a terminal.
 pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     ProgressStyle::with_template(template).into_iter().fold(bar, ProgressBar::with_style)
 }
 
-/// One fact about a device, as a line.
+/// A line with one fact about a device.
 pub(crate) fn fact(what: &str, value: impl Display) -> String {
     format!("    {what:<9} {value}")
 }
 
-/// Aligns cells in lines: the first columns to the left, the others to the right.
+/// Aligns cells in lines: the first columns on the left, and the others on the right.
 pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item = String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
-        // The width is limited, because a name in a file may have any length.
+        // The width is limited, because a name in a file may be very long.
         cells.map(|cell| measure_text_width(cell)).max().unwrap_or(0).min(200)
     };
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();

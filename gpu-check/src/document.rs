@@ -13,16 +13,16 @@ use crate::checks::{BallastRow, BytesRow};
 const HEAD: &str = "\
 # Hardware
 
-What the promises came to on real cards, and on simulated ones where none was at hand. Made of the files in `benches/results` by
-`cargo run -p autoplace-gpu-check -- --document benches/results > docs/hardware.md`, which a test repeats. `cargo xtask gpu-bundle` makes the archive whose
-`run.sh` measures it, on any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` does without a card.
+This page shows how the promises were kept on real cards, and on simulated cards where no real card was available. It is made from the files in `benches/results` by
+`cargo run -p autoplace-gpu-check -- --document benches/results > docs/hardware.md`; a test repeats this. `cargo xtask gpu-bundle` makes an archive. Its
+`run.sh` measures the cards of any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` needs no card.
 
-- *identical*: greedy text of the demo model at every split beside the CPU's. Devices round differently, so texts may part.
-- *bytes*: planned bytes (of the accepted plan, so a probe's) and allocated ones must be equal; *context* is what opening the card takes of it, *beside* is what the card lost beyond the buffers that llama.cpp counts (workspaces, pools),
-  after the load and at the end, where the headroom must hold it.
-- *ballast*: another process leaves so much of the card free; the model is planned, loaded, and computed with to the last position of its context.
-  *More* are whole layers beyond the plan's that came as far with no headroom at all.
-- *cliff*: tokens per second over `n_gpu_layers`. *peers*: beside llama.cpp's own loop and its own fit.
+- *identical*: the greedy text of the demo model at every split is compared with the CPU's text. Devices round differently, so the texts may differ.
+- *bytes*: planned bytes (those of the accepted plan, so a probe's) and allocated bytes must be equal. *context* is the memory that opening the card takes. *beside* is the memory that the card lost beyond the buffers that llama.cpp
+  counts (workspaces, pools), after the load and at the end. The loss at the end must not exceed the headroom.
+- *ballast*: another process leaves only this much of the card free. The model is planned and loaded, and computes up to the last position of its context.
+  *More* is the number of layers beyond the plan's that could also be loaded and computed, with no headroom at all.
+- *cliff*: tokens per second over `n_gpu_layers`. *peers*: a comparison with llama.cpp's own loop and its own fit.
 ";
 
 /// One folder of results.
@@ -50,7 +50,7 @@ pub(crate) fn document(root: &Path) -> Result<String> {
         results.write(&mut text)?;
     }
     if real == 0 {
-        text.push_str("\nNo real card has been measured yet: the planner's table of headroom (`memory/headroom/known.rs`) stands on published figures alone.\n");
+        text.push_str("\nNo real card has been measured yet: the planner's table of headroom (`memory/headroom/known.rs`) rests on published figures alone.\n");
     }
     Ok(text)
 }
@@ -97,10 +97,10 @@ impl Results {
         let machine = &self.machine;
         let host = &machine["machine"]["host"];
         let mut lines = Vec::new();
-        let says_nothing = "as the host does, so that speeds say nothing of a card";
+        let says_nothing = "as the host does, so the speeds say nothing about a card";
         match machine["nvidia"].as_str() {
             _ if machine["simulated"] != false => {
-                lines.push(format!("simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"));
+                lines.push(format!("simulated cards with CUDA's rules of allocation; they compute {says_nothing}"));
             }
             // The first line is left out, because it contains the names of the columns.
             Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),

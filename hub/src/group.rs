@@ -89,8 +89,8 @@ fn is_boundary(c: Option<char>) -> bool {
     c.is_none_or(|c| matches!(c, '-' | '.' | '_' | ' ' | '+'))
 }
 
-/// The quantisation at the start of a text in capitals: a type (`Q4`, `IQ2`, `TQ1`) with the letters of its kind and
-/// size, or a type without such letters.
+/// The quantisation with which a text begins; the text is in capitals. It is a type (`Q4`, `IQ2`, `TQ1`) with the
+/// suffixes that follow it (`_K_M`, `_XXS`, `_0`), or a type that takes no suffix (`BF16`).
 fn quant_at(text: &str) -> Option<String> {
     let word = text.split(|c| c != '_' && is_boundary(Some(c))).next()?;
     let mut parts = word.split('_');

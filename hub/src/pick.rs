@@ -100,8 +100,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// Those of [`repository`](Self::repository). If no header can be read, the error of the first header. A preference
-    /// that no model meets is an error of [`Pick::chosen`].
+    /// The errors of [`repository`](Self::repository). If no header can be read, the error of the first header. A
+    /// preference that no model meets is an error of [`Pick::chosen`].
     pub fn pick(
         &self,
         name: &Name,
@@ -117,7 +117,7 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// Those of [`pick`](Self::pick).
+    /// The errors of [`pick`](Self::pick).
     pub fn pick_measured(
         &self,
         name: &Name,

@@ -1,5 +1,5 @@
-// The constant that a program compares after it has opened these libraries and before it calls them (shim.h,
-// `shim_build_info`). runtime.rs has the same sizes in the same order.
+// A constant with the identity of the build. A program that has opened these libraries compares it before it calls any
+// function (shim.h, `shim_build_info`). runtime.rs has the same sizes in the same order.
 #include "shim.h"
 
 #include "ggml-backend-impl.h"

@@ -23,7 +23,7 @@ struct made_tensor {
     ggml_tensor *           tensor;
 };
 
-// The tensors that were made, by their model. llama.cpp's own list is private.
+// The tensors that were made for each model. llama.cpp's own list is private.
 std::mutex made_mutex;
 std::unordered_map<const llama_model *, std::vector<made_tensor>> made_for;
 
@@ -33,7 +33,7 @@ ggml_tensor * make(std::vector<made_tensor> & all, ggml_backend_buffer_type_t bu
     if (!context || !buffer) {
         throw std::runtime_error("failed to create a Hadamard tensor without data");
     }
-    // With this usage, the scheduler treats the tensor as an allocated weight.
+    // With this usage, the scheduler treats the tensor as a weight that is allocated.
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_tensor * tensor = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, width, height);
     tensor->buffer = buffer.get();
@@ -50,8 +50,8 @@ const ggml_tensor * folded(const llama_model & model, const std::string & name, 
     return weight;
 }
 
-// The buffer type for the transform of a weight: that of the weight, but never one of the CPU's types for rearranged
-// weights.
+// The buffer type for the transform of a weight. It is the weight's buffer type, but never one of the CPU's types for
+// rearranged weights.
 ggml_backend_buffer_type_t beside(const ggml_tensor * weight) {
     ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(weight->buffer);
     ggml_backend_dev_t device = ggml_backend_buft_get_device(buft);
@@ -66,7 +66,7 @@ void transforms_without_data(llama_model & model) {
     std::vector<made_tensor> all;
     std::map<std::pair<int64_t, ggml_backend_buffer_type_t>, ggml_tensor *> rotations;
     std::map<std::pair<int64_t, ggml_backend_buffer_type_t>, ggml_tensor *> signs;
-    // The inverse transforms of lookups have the buffer type of the other transforms.
+    // The inverse transforms, which lookups use, have the same buffer type as the other transforms.
     ggml_backend_buffer_type_t preferred = nullptr;
     for (const bool inverse : { false, true }) {
         for (const auto & [name, block_size] : inverse ? hdmd.inverse_blocks : hdmd.weight_blocks) {

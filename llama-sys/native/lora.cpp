@@ -79,7 +79,8 @@ llama_adapter_lora * lora_without_data(llama_model & model, const char * path) {
         if (!context) {
             context = ggml_init({ /*.mem_size =*/ n_tensors * ggml_tensor_overhead(), /*.mem_buffer =*/ nullptr, /*.no_alloc =*/ true });
             adapter->ctxs.emplace_back(context);
-            // The buffer is empty. With it, the scheduler treats its tensors as allocated, like those of the model.
+            // The buffer is empty. Because there is a buffer, the scheduler treats its tensors as allocated, like those
+            // of the model.
             adapter->bufs.emplace_back(ggml_backend_buft_alloc_buffer(buft, 0));
         }
         ggml_tensor * tensor = ggml_dup_tensor(context, cur);
@@ -128,8 +129,8 @@ buffer_bytes lora_bytes(const llama_model & model) {
         for (size_t i = 0; i < adapter->bufs.size(); ++i) {
             ggml_backend_buffer_t buffer = adapter->bufs[i].get();
             ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(buffer);
-            // Without data, the bytes are computed from the tensors of the buffer's context. With data, the buffer has
-            // its size.
+            // Without data, the bytes are computed from the tensors in the buffer's context. With data, they are the
+            // buffer's size.
             bytes[buft] += model.no_alloc() ? bytes_of(adapter->ctxs[i].get(), buft) : ggml_backend_buffer_get_size(buffer);
         }
     }

@@ -19,7 +19,7 @@
 
 namespace {
 
-// Guards mtmd's only log callback, which mtmd_get_memory_usage changes while it runs.
+// Guards mtmd's log callback: there is only one, and mtmd_get_memory_usage replaces it while it runs.
 std::mutex logging;
 
 ggml_log_callback log_callback = nullptr;
@@ -55,8 +55,8 @@ struct clip_freed {
 };
 using clip_ptr = std::unique_ptr<clip_ctx, clip_freed>;
 
-// The bytes of buffers of at most `ggml_backend_buft_get_max_size` bytes, including those that the device adds to each
-// buffer.
+// The bytes of buffers that have at most `ggml_backend_buft_get_max_size` bytes each. The result includes the bytes
+// that the device adds to each buffer.
 uint64_t with_extra(ggml_backend_buffer_type_t type, uint64_t bytes) {
     if (!type || bytes == 0) {
         return bytes;
@@ -65,7 +65,7 @@ uint64_t with_extra(ggml_backend_buffer_type_t type, uint64_t bytes) {
     return bytes + allocation_extra(type) * (bytes / most + (bytes % most > 0));
 }
 
-// The bytes that the encoders of this thread's last load take, with data or without.
+// The bytes that the encoders take that this thread loaded last, with data or without.
 std::vector<shim_media_row> taken(bool with_data) {
     std::vector<shim_media_row> rows;
     for (const clip_device_bytes & bytes : clip_last_bytes()) {
@@ -76,8 +76,8 @@ std::vector<shim_media_row> taken(bool with_data) {
     return rows;
 }
 
-// Checks a projector's file by loads without data. The constructor of mtmd_context loads the encoders first, and leaves
-// them allocated if it fails later: for a model of another width, or an encoder without a preprocessor.
+// Checks a projector's file: loads it once without data. The constructor of mtmd_context loads the encoders first. If
+// it fails later, it does not free them: for a model of another width, or for an encoder without a preprocessor.
 void check(const char * path, const llama_model & model, const shim_media_params & params) {
     const clip_init_result loaded = clip_init(path, without_data(params));
     const clip_ptr image(loaded.ctx_v);
@@ -105,8 +105,8 @@ const mtmd_input_chunk & at(const mtmd_input_chunks & chunks, size_t index) {
     return *chunk;
 }
 
-// Checks a part's size: mtmd uses integers of 32 bits for the sides of an image and the samples of a sound, even after
-// padding them.
+// Checks a part's size. mtmd uses 32-bit integers for the sides of an image and for the number of samples of a sound,
+// even after it has padded them.
 void check(const shim_media_part & part) {
     constexpr uint64_t most = 1 << 30;
     const uint64_t pixels = (uint64_t) part.width * part.height;
@@ -139,7 +139,7 @@ mtmd::bitmap_ptr bitmap(const shim_media_part & part) {
     return mtmd::bitmap_ptr(mtmd_bitmap_init_from_audio(part.n_samples, part.samples));
 }
 
-// Turns causal attention off while an image is computed (mtmd-helper.cpp, `scope_non_causal`).
+// While this value exists, attention is not causal, as an image needs it (mtmd-helper.cpp, `scope_non_causal`).
 struct non_causal {
     non_causal(llama_context & ctx, bool enabled) : ctx(ctx), enabled(enabled) {
         if (enabled) {
@@ -231,8 +231,8 @@ mtmd_input_chunks * media_tokenize(const mtmd_context & media, const shim_media_
         pointers[i] = &inputs[i];
     }
     mtmd::input_chunks_ptr chunks(mtmd_input_chunks_init());
-    // The prompt is passed as parts and not as one text with markers for images, so that no text of a user can be such
-    // a marker.
+    // The prompt is passed as a list of parts. In a single text, images would need markers, and a user's text could
+    // contain such a marker.
     const int32_t code = mtmd_tokenize_from_parts(&media, chunks.get(), pointers.data(), n_parts, add_special);
     if (code != 0) {
         throw std::runtime_error("mtmd_tokenize_from_parts returned " + std::to_string(code));
@@ -306,7 +306,7 @@ int32_t media_decode(llama_context & ctx, const shim_media_rows & rows) {
     if (rows.width != (size_t) llama_model_n_embd_inp(model) || rows.n_sections != sections) {
         throw std::invalid_argument("rows of " + std::to_string(rows.width) + " values and " + std::to_string(rows.n_sections) + " positions");
     }
-    // `decode` in llama-context.cpp asserts both limits.
+    // llama-context.cpp, `decode`, asserts both limits.
     const uint32_t most = rows.is_non_causal ? llama_n_ubatch(&ctx) : llama_n_batch(&ctx);
     if (rows.n_rows == 0 || rows.n_rows > most) {
         throw std::invalid_argument(std::to_string(rows.n_rows) + " rows at once; at most " + std::to_string(most));

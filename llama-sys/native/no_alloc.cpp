@@ -13,7 +13,7 @@
 
 namespace {
 
-// The backend of every node of a graph, in the graph's order.
+// For each node of a graph its backend, in the graph's order.
 using assignment = std::vector<ggml_backend_t>;
 
 assignment assignment_of(ggml_backend_sched_t sched, ggml_cgraph * graph) {
@@ -24,11 +24,12 @@ assignment assignment_of(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     return backends;
 }
 
-// Assigns the nodes of a graph to backends while a reservation for sizes runs. Building a graph assigns some of its
-// nodes (llama-context.cpp, `graph_get_cb`; llama-graph.cpp, `build_attn_mha`), and a real reservation splits the graph
-// by these assignments. A reservation for sizes loses them: ggml_backend_sched_reserve_size resets the scheduler, waits
-// for the backends, and splits the graph (ggml-backend.cpp). So this class replaces `synchronize` of the context's own
-// CPU backend, which is called in that wait, by a function that assigns the nodes again.
+// Assigns the nodes of a graph to backends during a reservation that only computes sizes. Building a graph assigns some
+// of its nodes (llama-context.cpp, `graph_get_cb`; llama-graph.cpp, `build_attn_mha`), and a real reservation splits
+// the graph by these assignments. A reservation that only computes sizes loses these assignments:
+// ggml_backend_sched_reserve_size resets the scheduler, waits for the backends, and only then splits the graph
+// (ggml-backend.cpp). So this class replaces the function `synchronize` of the context's own CPU backend, which is
+// called during that wait. The new function assigns the nodes again.
 class assigning {
   public:
     assigning(llama_context * ctx, const assignment & backends) : ctx(ctx), backends(backends) {
@@ -80,7 +81,8 @@ class reservations {
         }
     }
 
-    // Grows the buffers to the sizes that this graph needs. `backends` is the result of a split of the same graph.
+    // Grows the buffers to the sizes that this graph needs. `backends` are the nodes' backends, from a split of the
+    // same graph.
     void grow(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs, const assignment & backends) {
         std::vector<size_t> these(sizes.size(), 0);
         assigning assign(ctx, backends);
@@ -107,9 +109,9 @@ class reservations {
     llama_memory_context_ptr mctx;
 };
 
-// The sizes of the compute buffers after the context's constructor (llama-context.cpp, `sched_reserve`). It reserves
-// for a prompt, a token and a prompt again, and keeps the larger size of each buffer. If a backend limits its buffers
-// and a reservation needs several of them, the larger sum is taken instead.
+// The sizes of the compute buffers after the context's constructor (llama-context.cpp, `sched_reserve`). The
+// constructor reserves for a prompt, for a token, and for a prompt again. The larger size of each buffer counts. A
+// backend may limit the size of a buffer, so that a reservation needs several buffers. Then their larger sum counts.
 std::vector<size_t> compute_sizes(llama_context * ctx) {
     const llama_cparams & cparams = ctx->get_cparams();
     const uint32_t n_seqs    = cparams.n_seq_max;
@@ -117,7 +119,7 @@ std::vector<size_t> compute_sizes(llama_context * ctx) {
     const uint32_t n_outputs = std::min(n_tokens, cparams.n_outputs_max);
     const llm_arch arch      = ctx->get_model().arch;
 
-    // The constructor has just split the last of the three graphs, and nothing was reserved since.
+    // The constructor split the last of the three graphs just before, and nothing was reserved since.
     const assignment last = assignment_of(ctx->get_sched(), ctx->get_gf_res_reserve()->get_gf());
     reservations buffers(ctx);
     if (arch == LLM_ARCH_KIMI_LINEAR || arch == LLM_ARCH_MINIMAX_01) {
@@ -130,8 +132,8 @@ std::vector<size_t> compute_sizes(llama_context * ctx) {
     return buffers.sizes;
 }
 
-// The number of buffers for the model's weights of this buffer type. A new buffer begins if the next weight would not
-// fit (ggml-backend.cpp, ggml_backend_buft_alloc_buffer_n_default).
+// How many buffers of this type the model's weights need. If the next weight would not fit, a new buffer begins
+// (ggml-backend.cpp, ggml_backend_buft_alloc_buffer_n_default).
 size_t weight_buffers(const llama_model & model, ggml_backend_buffer_type_t buft) {
     const size_t alignment = ggml_backend_buft_get_alignment(buft);
     const size_t max_size  = ggml_backend_buft_get_max_size(buft);
@@ -164,7 +166,7 @@ size_t allocation_extra(ggml_backend_buffer_type_t buft) {
 }
 
 void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
-    // If the only blocks of a device keep no cache, the device's buffer would be empty, which llama.cpp treats as a
+    // If no block on a device keeps a cache, the device's buffer would be empty, and llama.cpp would treat that as a
     // failure (llama-kv-cache.cpp, the constructor).
     if (llama_memory_t memory = llama_get_memory(ctx)) {
         for (const auto & [buft, size] : memory->memory_breakdown()) {

@@ -13,7 +13,7 @@
 
 namespace {
 
-// Number of random rows. The rows behind them repeat them.
+// How many rows are random. The later rows repeat these.
 constexpr int64_t random_rows = 16;
 
 constexpr size_t max_tensors = 8192;
@@ -30,7 +30,8 @@ ggml_context_ptr new_context(size_t extra = 0) {
 std::vector<float> random_floats(size_t n) {
     std::mt19937 generator(42);
     std::normal_distribution<float> normal(0.0f, 1.0f);
-    // The numbers repeat, because drawing millions of them would take longer than computing with them.
+    // The numbers repeat with this period. It would take longer to draw millions of random numbers than to compute with
+    // them.
     constexpr size_t period = 1 << 16;
     std::vector<float> values(n);
     for (size_t i = 0; i < n; ++i) {
@@ -39,7 +40,7 @@ std::vector<float> random_floats(size_t n) {
     return values;
 }
 
-// Whether the quantisation of this type first makes a table, which takes seconds (ggml.c, ggml_quantize_init).
+// Whether the first quantisation to this type makes a table, which takes seconds (ggml.c, ggml_quantize_init).
 bool is_slow_to_quantize(ggml_type type) {
     switch (type) {
         case GGML_TYPE_IQ1_S: case GGML_TYPE_IQ1_M: case GGML_TYPE_IQ2_XXS: case GGML_TYPE_IQ2_XS: case GGML_TYPE_IQ2_S:
@@ -48,13 +49,13 @@ bool is_slow_to_quantize(ggml_type type) {
     }
 }
 
-// Random bytes for a tensor of this type and width, such as a file may have: numbers of common size, and no denormals,
-// with which some CPUs compute a hundred times slower.
+// Random bytes for a tensor of this type and width, with numbers like those in a file. They contain no denormals, with
+// which some CPUs compute a hundred times slower.
 std::vector<uint8_t> random_bytes(ggml_type type, int64_t width, size_t size) {
     const size_t row = ggml_row_size(type, width);
     std::vector<uint8_t> pattern(row * random_rows);
     if (is_slow_to_quantize(type)) {
-        // All bits are valid for these types, because they are indices into grids.
+        // For these types any bits are valid, because they are indices into grids.
         std::mt19937 generator(42);
         std::generate(pattern.begin(), pattern.end(), [&] { return (uint8_t) generator(); });
     } else {
@@ -82,9 +83,9 @@ bool computes_with(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_t
     return supported;
 }
 
-// The buffer type that a load would use for a weight. The CPU's own types (repacked, AMX) come first, unless a GPU pins
-// host memory (llama-model.cpp, make_cpu_buft_list). In that case a load uses pinned memory, or with mapped files plain
-// memory.
+// The buffer type that a load would use for a weight. The CPU's own types (repacked, AMX) are preferred, unless a GPU
+// pins host memory (llama-model.cpp, make_cpu_buft_list). If a GPU does, a load uses pinned memory, or plain memory if
+// files are mapped.
 ggml_backend_buffer_type_t weight_buft(const shim_bench & bench, ggml_tensor * weight, const ggml_tensor * node) {
     ggml_backend_dev_t device = bench.device;
     if (is_cpu(device) && bench.repack) {
@@ -103,14 +104,15 @@ uint64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The lower quartile of some runs. Other programs, or a quota of processor time, can only make a run longer.
+// The lower quartile of the times of some runs. Other programs, or a limit on processor time, can only make a run
+// longer.
 uint64_t lower_quartile(std::vector<uint64_t> runs) {
     std::nth_element(runs.begin(), runs.begin() + runs.size() / 4, runs.end());
     return runs[runs.size() / 4];
 }
 
-// Calls repeatedly until the budget is spent, and returns the time of each call. A single call that the system
-// interrupted may take the whole budget, so there is a minimum number of calls.
+// Repeats a call until the budget is spent, and returns the time of each call. A single call that the system interrupts
+// may take the whole budget, so there is a minimum number of calls.
 std::vector<uint64_t> repeat_for(uint64_t budget_ns, size_t min_runs, const std::function<void()> & call) {
     constexpr size_t max_runs = 101;
     const uint64_t begin = now_ns();
@@ -125,21 +127,22 @@ std::vector<uint64_t> repeat_for(uint64_t budget_ns, size_t min_runs, const std:
     return runs;
 }
 
-// The typical time of a call. The first call is a warm-up that is not counted: that of a prompt takes a quarter longer.
+// The typical time of a call. The first call is a warm-up, and its time is not counted: for a prompt it takes a quarter
+// longer.
 uint64_t typical_ns(uint64_t budget_ns, const std::function<void()> & call) {
     call();
     return lower_quartile(repeat_for(budget_ns, 3, call));
 }
 
 // Waits for a computation on another machine by reading a byte of its result. The RPC backend does not wait for
-// requests that have no answer (ggml-rpc.cpp, ggml_backend_rpc_synchronize), but answers come in the order of the
+// requests that have no answer (ggml-rpc.cpp, ggml_backend_rpc_synchronize). But answers come in the order of the
 // requests.
 void answer(const ggml_tensor * tensor) {
     uint8_t first;
     ggml_backend_tensor_get(tensor, &first, 0, 1);
 }
 
-// Subtracts the time of an answer, which is due to the connection, from a time `took` that includes it.
+// The time `took` includes an answer over the connection. Subtracts the time of that answer.
 uint64_t without_answer(const shim_bench & bench, const ggml_tensor * tensor, uint64_t budget_ns, uint64_t took) {
     const uint64_t trip = bench.remote ? typical_ns(budget_ns, [&] { answer(tensor); }) : 0;
     return took - std::min(trip, took - 1);
@@ -154,7 +157,7 @@ void compute(shim_bench & bench, ggml_cgraph * graph) {
     }
 }
 
-// A graph that has one operation several times, with its data.
+// A graph with several copies of one operation, and the data for them.
 struct graph {
     explicit graph(shim_bench & bench) : bench(bench), large(new_context()), small(new_context()),
         ctx(new_context(ggml_graph_overhead_custom(max_tensors, false))), gf(ggml_new_graph_custom(ctx.get(), max_tensors, false)) {}
@@ -174,7 +177,7 @@ struct graph {
         results.push_back(node);
     }
 
-    // Allocates and fills all tensors. Those in `large` have the same shape.
+    // Allocates and fills all tensors. The tensors in `large` must have the same shape.
     shim_measured allocate() {
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
             const ggml_tensor * node = ggml_graph_node(gf, i);
@@ -210,8 +213,8 @@ struct graph {
         ggml_tensor * first = ggml_get_first_tensor(large.get());
         std::vector<uint8_t> bytes;
         for (ggml_tensor * t = first; t; t = ggml_get_next_tensor(large.get(), t)) {
-            // ggml rearranges weights for some types of buffers. All tensors here are equal and in the CPU's own
-            // memory, so the first one is copied.
+            // In some types of buffers, ggml rearranges weights. All tensors here are equal and lie in the CPU's own
+            // memory, so the others are copies of the first.
             if (t != first && is_cpu(bench.device)) {
                 std::memcpy(t->data, first->data, ggml_nbytes(t));
                 continue;
@@ -222,7 +225,7 @@ struct graph {
             ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
         }
         for (ggml_tensor * t = ggml_get_first_tensor(small.get()); t; t = ggml_get_next_tensor(small.get(), t)) {
-            // Tensors other than activations are zeros: a mask that shows all cells, the first position, the first
+            // All tensors except for activations are zeros: a mask that hides no cell, the first position, the first
             // expert.
             const bool activations = t->type == GGML_TYPE_F32;
             const std::vector<float> values = activations ? random_floats(ggml_nelements(t)) : std::vector<float>(ggml_nbytes(t));
@@ -240,11 +243,12 @@ struct graph {
     ggml_gallocr_ptr galloc;
 };
 
-// The time of a graph of independent operations on the CPU, which is computed in parts of some milliseconds. The budget
-// would often be enough for only one run of the whole graph, and nearly every run would reach the end of a container's
-// quota. The parts are computed in turns, so each reads memory that is no longer in a CPU cache.
+// The time of a graph of independent operations on the CPU. The graph is computed in parts of some milliseconds each.
+// For the whole graph at once, the budget would often be enough for only one run, and nearly every run would use up a
+// container's quota. The parts are computed in turn. So when a part is computed again, its memory is no longer in a CPU
+// cache.
 uint64_t in_parts_ns(graph & g, uint64_t budget_ns) {
-    // A part must take much longer than the start of the threads for a graph, which takes some microseconds.
+    // For each graph, the threads need some microseconds to start. A part must take much longer than that.
     constexpr uint64_t part_ns = 2'000'000;
     const uint64_t begin = now_ns();
     compute(g.bench, g.gf);
@@ -252,7 +256,7 @@ uint64_t in_parts_ns(graph & g, uint64_t budget_ns) {
     const uint64_t n_parts = std::clamp<uint64_t>((now_ns() - begin) / part_ns, 1, n_operations);
     const auto first_of = [&](uint64_t part) { return part * n_operations / n_parts; };
 
-    // Maximum number of nodes and leaves: attention has eleven for each operation.
+    // Maximum number of nodes and leaves. For attention, each operation has eleven.
     const size_t max_nodes = 16 * (n_operations / n_parts + 1);
     ggml_context_ptr ctx = new_context(n_parts * ggml_graph_overhead_custom(max_nodes, false));
     std::vector<ggml_cgraph *> parts;
@@ -272,7 +276,7 @@ uint64_t in_parts_ns(graph & g, uint64_t budget_ns) {
     return std::max<uint64_t>(lower_quartile(std::move(runs)), 1);
 }
 
-// The experts that each token uses. Each operation of the graph uses others, as far as there are enough.
+// The experts that each token uses. If there are enough experts, each operation of the graph uses other ones.
 struct choice {
     ggml_tensor * ids;
     int64_t       turn;
@@ -284,7 +288,7 @@ void set_choices(const std::vector<choice> & choices, int64_t n_expert) {
         std::vector<int32_t> values(ggml_nelements(ids));
         for (size_t i = 0; i < values.size(); ++i) {
             const int64_t token = (int64_t) i / n_used;
-            // With the factor 7, neighbouring tokens choose different experts, and no token chooses one twice.
+            // The factor 7 makes neighbouring tokens choose different experts. No token chooses an expert twice.
             values[i] = (int32_t) ((turn * n_used + token * 7 + (int64_t) i % n_used) % n_expert);
         }
         ggml_backend_tensor_set(ids, values.data(), 0, ggml_nbytes(ids));
@@ -315,7 +319,8 @@ void build_experts(graph & g, const shim_operation & op, shim_timing & timing, s
     }
 }
 
-// The attention of build_attn_mha in llama-graph.cpp, on views as get_k and get_v in llama-kv-cache.cpp make them.
+// Attention as build_attn_mha in llama-graph.cpp computes it, on views as get_k and get_v in llama-kv-cache.cpp make
+// them.
 void build_attention(graph & g, const shim_operation & op, shim_timing & timing) {
     ggml_context * ctx = g.ctx.get();
     ggml_tensor * query = g.input(GGML_TYPE_F32, op.head_size, op.n_head, op.n_tokens);
@@ -338,7 +343,7 @@ void build_attention(graph & g, const shim_operation & op, shim_timing & timing)
     }
 }
 
-// The other computations of a block, besides its matrices and its attention (src/models/llama.cpp).
+// The computations of a block except for its matrices and its attention (src/models/llama.cpp).
 void build_block(graph & g, const shim_operation & op) {
     ggml_context * ctx = g.ctx.get();
     const int64_t n_embd = op.n_in;
@@ -372,7 +377,7 @@ void build_block(graph & g, const shim_operation & op) {
     }
 }
 
-// The computations of a block with experts that choose them and add up their results (llama-graph.cpp, build_moe_ffn).
+// The computations with which a block chooses experts and adds up their results (llama-graph.cpp, build_moe_ffn).
 void build_routing(graph & g, const shim_operation & op) {
     ggml_context * ctx = g.ctx.get();
     ggml_tensor * logits  = g.input(GGML_TYPE_F32, op.n_expert, op.n_tokens);
@@ -444,11 +449,11 @@ shim_measured bench_link(shim_bench & bench, size_t bytes, size_t width, uint64_
     ggml_tensor * input = g.input(GGML_TYPE_F32, (int64_t) width);
     ggml_tensor * output = ggml_scale(g.ctx.get(), input, 0.5f);
     g.add(output);
-    // This block is only copied.
+    // No operation computes with this block; it is only copied.
     ggml_tensor * block = g.data(GGML_TYPE_I8, (int64_t) bytes, 1);
     ggml_context_ptr ctx = new_context();
     ggml_tensor * host = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, (int64_t) bytes);
-    // The host's side is plain memory, because mapped weights are in plain memory.
+    // On the host the data lie in plain memory, as mapped weights do.
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_cpu_buffer_type()));
     if (!buffer) {
         return SHIM_MEASURED_NO_ROOM;

@@ -36,16 +36,16 @@
 
 namespace {
 
-// The exception of the abort guard. It is derived from std::exception so that llama.cpp's own handlers, which clean up
-// and return NULL, treat a failed assertion like any other error in a file.
+// The exception of the abort guard. It is derived from std::exception, so that llama.cpp's own handlers catch it: they
+// clean up and return NULL, as for any other error in a file.
 struct assertion_failed : std::exception {
     explicit assertion_failed(const char * text) : message(text) {}
     const char * what() const noexcept override { return message.c_str(); }
     std::string message;
 };
 
-// Unwinding needs tables in every frame between ggml_abort and here. gcc and clang emit them (the build adds
-// -fexceptions to the C files); MSVC assumes that extern "C" functions never throw.
+// An exception can pass only through frames for which the compiler has written tables. gcc and clang write them (the
+// build adds -fexceptions for the C files). MSVC assumes that extern "C" functions never throw.
 #if defined(_MSC_VER)
 constexpr bool can_unwind = false;
 #else
@@ -105,7 +105,8 @@ template <typename F, typename R>
 R guarded(shim_error * error, R fallback, F && call) {
     guard on;
     R result = checked(error, fallback, call);
-    // llama.cpp may have caught the exception itself and returned NULL. The reason is still the assertion's text.
+    // llama.cpp may have caught the exception itself and returned NULL. The assertion's text is the reason in this case
+    // too.
     if (error->status == SHIM_STATUS_OK && last_assertion[0] != 0) {
         set(error, SHIM_STATUS_ASSERTION, last_assertion);
         last_assertion[0] = 0;
@@ -113,34 +114,36 @@ R guarded(shim_error * error, R fallback, F && call) {
     return result;
 }
 
-// The bytes of the buffer for results with the maximum number of outputs (llama-context.cpp, `output_reserve`).
-// llama.cpp's account leaves this buffer out.
+// The bytes of the buffer for outputs, with the maximum number of outputs (llama-context.cpp, `output_reserve`).
+// llama.cpp's account does not contain this buffer.
 size_t output_bytes(const llama_context * ctx) {
     const llama_cparams & cparams = ctx->get_cparams();
     const llama_model   & model   = ctx->get_model();
     const size_t rows   = std::max(cparams.n_outputs_max, cparams.n_seq_max);
     const bool has_embd = cparams.embeddings || model.arch == LLM_ARCH_T5;
     const size_t n_embd = model.hparams.n_embd_out();
-    // The constructor makes room for a row with logits for each sequence. The buffer never shrinks. It grows without
-    // room for logits if the graphs of embeddings compute none.
+    // The constructor makes room for one row with logits for each sequence. The buffer never shrinks. If the
+    // graphs compute embeddings and no logits, it grows without room for logits.
     const bool has_logits = !cparams.embeddings || model.arch == LLM_ARCH_T5 || ctx->get_gf_res_reserve()->get_logits();
     const size_t n_vocab  = model.vocab.n_tokens();
     const size_t first    = (n_vocab + (has_embd ? n_embd : 0)) * cparams.n_seq_max;
     const size_t width    = (has_logits ? n_vocab : 0) + (has_embd ? n_embd : 0);
-    // There are hidden states of outputs only, or of all tokens of a batch.
+    // Hidden states are kept for outputs only, or for all tokens of a batch.
     const size_t hidden = !cparams.embeddings_nextn ? 0 : cparams.embeddings_nextn_masked ? rows : cparams.n_batch;
     return std::max(first, width * rows + n_embd * hidden) * sizeof(float);
 }
 
-// The buffer type of that buffer: memory that the device of the output layer pins, if it does, and otherwise the CPU's.
+// The buffer type of the buffer for outputs: memory that the output layer's device pins, or the CPU's if the device
+// pins none.
 ggml_backend_buffer_type_t output_buft(const llama_context * ctx) {
     ggml_backend_dev_t device = ctx->get_model().dev_output();
     ggml_backend_buffer_type_t pinned = device ? ggml_backend_dev_host_buffer_type(device) : nullptr;
     return pinned ? pinned : ggml_backend_cpu_buffer_type();
 }
 
-// Carries out pending copies and shifts; until then the data do not agree with the cells. Throws on a failure, which
-// llama.cpp only logs (llama-context.cpp, memory_update). It computes, so it must not be called under the guard.
+// Carries out pending copies and shifts. Before this, the data do not agree with the cells. Throws if that fails;
+// llama.cpp would only log it (llama-context.cpp, memory_update). This function computes, so it must not be called
+// under the guard.
 void settle(llama_context * ctx) {
     llama_memory_t memory = ctx->get_memory();
     if (!memory) {
@@ -166,7 +169,7 @@ llama_kv_cache * windowed(llama_memory_t memory) {
     return nullptr;
 }
 
-// The flags for writing and reading a state: all of it, or only the part that cannot go back to an earlier token.
+// The flags for writing and reading a state: the whole state, or only the part that cannot go back to an earlier token.
 llama_state_seq_flags flags_of(bool partial) {
     return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : 0;
 }
@@ -174,16 +177,16 @@ llama_state_seq_flags flags_of(bool partial) {
 // Tensors are copied through the host's memory in pieces of this size.
 constexpr size_t piece_bytes = 1 << 20;
 
-// llama_context's own callback for copies of weights. The callback is private, but an explicit instantiation may name
-// it.
+// The callback of llama_context for copies of weights. It is private, but C++ lets an explicit instantiation name it.
 ggml_backend_sched_copy_callback copy_experts();
 template <ggml_backend_sched_copy_callback callback> struct named {
     friend ggml_backend_sched_copy_callback copy_experts() { return callback; }
 };
 template struct named<&llama_context::sched_copy_experts>;
 
-// Calls llama_context's callback, and counts. A computation copies the slots of a layer's experts (-1 without a slot)
-// to look its experts up there. The copy first loads the experts that have no slot (llama-moe-cache.cpp, `copy`).
+// Calls llama_context's callback, and counts the experts. To look up a layer's experts, a computation copies a list of
+// their slots (-1 for an expert without a slot). Before this copy, the callback loads the experts without a slot
+// (llama-moe-cache.cpp, `copy`).
 bool count_experts(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst, ggml_cgraph * graph, void * user_data) {
     auto * counts = static_cast<shim_moe_counts *>(user_data);
     constexpr char slot_map[] = "moe_cache.slot_map-";
@@ -249,7 +252,8 @@ private:
     std::vector<uint8_t> piece;
 };
 
-// Passes the requested ranges of the stream to `put`. Without ranges, it passes all bytes between the rows of tensors.
+// Passes only the requested ranges of the stream to `put`. Without ranges, it passes all bytes between the rows of
+// tensors.
 class range_writer : public llama_io_write_i {
 public:
     range_writer(const shim_range * ranges, size_t n_ranges, shim_put put, void * user) :
@@ -288,7 +292,7 @@ private:
         }
     }
 
-    // Calls `take` for the requested parts of the next `size` bytes.
+    // Calls `take` for those parts of the next `size` bytes that are requested.
     template <typename F> void each(size_t size, F take) {
         const size_t end = at + size;
         while (next < n_ranges && ranges[next].from < end) {
@@ -323,7 +327,7 @@ public:
         if (n > size - taken) {
             throw std::runtime_error("the state ends too early");
         }
-        // `dst` may be uninitialised, but the Rust side of `take` expects initialised memory.
+        // `dst` may be uninitialised, but the Rust function that reads it expects initialised memory.
         std::memset(dst, 0, n);
         if (!take(user, dst, n)) {
             throw std::runtime_error("the state ends too early");
@@ -404,8 +408,8 @@ ggml_backend_buffer_type_t shim_device_buft(ggml_backend_dev_t device, bool pinn
     });
 }
 
-// Frees a model and returns NULL if an assertion failed during the load although llama.cpp returned the model: it
-// cannot be trusted.
+// If an assertion failed during the load but llama.cpp returned a model anyway, the model cannot be trusted: frees it
+// and returns NULL.
 static llama_model * trusted(llama_model * model, const shim_error * error) {
     if (error->status != SHIM_STATUS_OK && model) {
         shim_model_free(model);
@@ -442,7 +446,7 @@ llama_model * shim_model_from_metadata(const char * path, const llama_model_para
 bool shim_model_save(const llama_model * model, const char * path, shim_error * error) {
     return guarded(error, false, [&] {
         for (const auto & named : model->tensors_by_name) {
-            // ggml calls `get_tensor` without checking it, and buffers of rearranged weights have none.
+            // ggml calls `get_tensor` without a check for NULL, and in buffers of rearranged weights it is NULL.
             if (named.second->buffer && !named.second->buffer->iface.get_tensor) {
                 throw std::runtime_error("the data of " + named.first + " cannot be read back");
             }
@@ -482,8 +486,8 @@ void shim_model_shape(const llama_model * model, struct shim_model_shape * shape
     }
 }
 
-// The experts of a layer that a cache would hold; empty if some of them are not on the host (llama-moe-cache.cpp,
-// `llama_moe_cache_layer_experts` and `llama_moe_cache_is_host_weight`).
+// The experts of a layer that a cache would contain. The list is empty if some of the layer's experts are not on the
+// host (llama-moe-cache.cpp, `llama_moe_cache_layer_experts` and `llama_moe_cache_is_host_weight`).
 static std::vector<const ggml_tensor *> host_experts(const llama_layer & layer) {
     std::vector<const ggml_tensor *> experts;
     for (const ggml_tensor * tensor : { layer.ffn_gate_up_exps, layer.ffn_gate_exps, layer.ffn_up_exps, layer.ffn_down_exps }) {
@@ -518,7 +522,7 @@ void shim_model_moe_cache_shape(const llama_model * model, shim_moe_cache_shape 
             continue;
         }
         const size_t alignment = ggml_backend_buft_get_alignment(ggml_backend_dev_buffer_type(device));
-        // A cache has one slot more than experts (`alloc_size`).
+        // A cache has one slot more than it has experts (`alloc_size`).
         uint64_t token = 0;
         uint64_t all   = 0;
         for (const ggml_tensor * tensor : experts) {
@@ -573,12 +577,12 @@ int32_t shim_memory_breakdown(llama_context * ctx, shim_memory_row * rows, int32
         ggml_backend_buffer_type_t results = output_buft(ctx);
         breakdown[results]; // makes a row for it, if there is none yet
         const size_t output = output_bytes(ctx) + allocation_extra(results);
-        // llama.cpp adds the cache of experts to the memory's bytes (llama-context.cpp, `memory_breakdown`).
+        // llama.cpp counts the cache of experts as a part of the memory (llama-context.cpp, `memory_breakdown`).
         std::map<ggml_backend_buffer_type_t, size_t> memory;
         if (llama_memory_t held = llama_get_memory(ctx)) {
             memory = held->memory_breakdown();
         }
-        // llama.cpp counts the transforms with the weights, except for a model without data, for which it makes none.
+        // llama.cpp counts the transforms as weights. For a model without data it makes no transforms.
         const buffer_bytes transforms = transform_bytes(ctx->get_model());
         const bool with_weights = !ctx->get_model().no_alloc();
         for (const auto & [buft, bytes] : transforms) {
@@ -659,7 +663,7 @@ float * shim_hidden(llama_context * ctx, int32_t index, shim_error * error) {
 // Embeddings.
 
 void shim_model_embedding_shape(const llama_model * model, shim_embedding_shape * shape) {
-    // The last matrix of the head determines the number of its outputs (llama-graph.cpp, build_pooling).
+    // The head's last matrix has as many outputs as there are scores (llama-graph.cpp, build_pooling).
     const ggml_tensor * head = model->cls_out ? model->cls_out : model->cls;
     shape->n_embd_out  = model->hparams.n_embd_out();
     shape->n_cls_out   = model->hparams.n_cls_out;
@@ -689,7 +693,7 @@ float * shim_embeddings_ith(llama_context * ctx, int32_t index, shim_error * err
 }
 
 bool shim_context_rope_only_rotates(const llama_context * ctx) {
-    // ggml's rope_yarn multiplies by the attention factor, and by more if it extrapolates.
+    // In ggml, rope_yarn multiplies by the attention factor, and if it extrapolates, by another factor too.
     const llama_cparams & cparams = ctx->get_cparams();
     return cparams.yarn_ext_factor == 0.0f && cparams.yarn_attn_factor == 1.0f;
 }
@@ -703,7 +707,7 @@ bool shim_memory_seq_rm(llama_context * ctx, llama_seq_id seq, llama_pos p0, lla
 }
 
 bool shim_memory_copies_parts(const llama_context * ctx) {
-    // These memories assert whole sequences (llama-memory-hybrid-idx.cpp, `seq_cp`).
+    // These memories assert that a whole sequence is copied (llama-memory-hybrid-idx.cpp, `seq_cp`).
     return !dynamic_cast<llama_memory_hybrid_idx *>(ctx->get_memory());
 }
 
@@ -804,7 +808,7 @@ llama_sampler * shim_sampler_dry(const llama_vocab * vocab, float multiplier, fl
 }
 
 llama_token shim_sampler_sample(llama_sampler * chain, llama_context * ctx, int32_t index, shim_error * error) {
-    // The wait for the logits is outside the guard, because a running computation must not be unwound.
+    // This waits for the logits outside the guard, because no exception may pass through a running computation.
     return checked(error, (llama_token) LLAMA_TOKEN_NULL, [&] {
         llama_synchronize(ctx);
         guard on;
@@ -891,8 +895,8 @@ void shim_backend_load_all_from(const char * dir, shim_error * error) {
     guarded(error, true, [&] { ggml_backend_load_all_from_path(dir); return true; });
 }
 
-// The function is looked up in the registry. That works for loaded and for linked backends, and links even without the
-// backend.
+// The function is looked up in the registry. This works with loaded and with linked backends, and the program links
+// even if there is no such backend.
 static void * rpc_function(const char * name) {
     ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
     return rpc ? ggml_backend_reg_get_proc_address(rpc, name) : nullptr;
@@ -908,7 +912,7 @@ ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, shim_error * error
     return guarded(error, (ggml_backend_reg_t) nullptr, [&]() -> ggml_backend_reg_t {
         auto add_server = (decltype(&ggml_backend_rpc_add_server)) rpc_function("ggml_backend_rpc_add_server");
         ggml_backend_reg_t server = add_server ? add_server(endpoint) : nullptr;
-        // If a server is added again, this returns the same entry.
+        // If a server is added a second time, this returns the same entry.
         if (server && !ggml_backend_reg_by_name(ggml_backend_reg_name(server))) {
             ggml_backend_register(server);
         }
@@ -943,7 +947,7 @@ llama_adapter_lora * shim_lora_load(llama_model * model, const char * path, shim
 }
 
 bool shim_context_set_lora(llama_context * ctx, llama_adapter_lora ** adapters, float * scales, size_t n, shim_error * error) {
-    // The wait for running computations is outside the guard, because they must not be unwound.
+    // This waits for running computations outside the guard, because no exception may pass through them.
     return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
         if (llama_set_adapters_lora(ctx, adapters, n, scales) != 0) {
             return false;
@@ -1009,7 +1013,7 @@ void shim_media_log(ggml_log_callback callback, void * user_data) {
 
 mtmd_context * shim_media_load(const char * path, const llama_model * model, const shim_media_params * params, shim_media_row * rows, int32_t n_max,
                                int32_t * n_rows, shim_error * error) {
-    // The warm-up reserves buffers and computes nothing (clip.cpp, `warmup`), so assertions can be turned into errors.
+    // The warm-up reserves buffers but computes nothing (clip.cpp, `warmup`). So assertions can be turned into errors.
     mtmd_context * media = guarded(error, (mtmd_context *) nullptr, [&] {
         std::vector<shim_media_row> taken;
         mtmd_context * loaded = media_load(path, *model, *params, taken);

@@ -431,7 +431,8 @@ struct mtmd_context * shim_media_load(const char * path, const struct llama_mode
                                       struct shim_media_row * rows, int32_t n_max, int32_t * n_rows, struct shim_error * error);
 void                  shim_media_free(struct mtmd_context * media);
 bool                  shim_media_shape(const struct mtmd_context * media, struct shim_media_shape * shape, struct shim_error * error);
-// Writes the bytes on up to `n_max` devices, and returns the number of devices.
+// Writes into `rows` the bytes that a load would take on each device, for at most `n_max` devices. Returns the number of
+// devices, which may be larger. Allocates nothing on a device.
 int32_t               shim_media_memory(const char * path, const struct shim_media_params * params, struct shim_media_limits * limits,
                                         struct shim_media_row * rows, int32_t n_max, struct shim_error * error);
 

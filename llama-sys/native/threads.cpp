@@ -7,8 +7,8 @@
 
 namespace {
 
-// The time that a thread polls for the next graph before it sleeps, in steps of AUTOPLACE_POLL_US (wait.h). It is long
-// enough for the sampler between two tokens.
+// How long a thread polls for the next graph before it sleeps, in steps of AUTOPLACE_POLL_US (wait.h). The sampler runs
+// between two tokens, and needs less time than this.
 constexpr uint32_t poll = 20;
 
 template <typename F>

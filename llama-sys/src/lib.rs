@@ -2,12 +2,13 @@
 //!
 //! - [`raw`]: the bindings, as bindgen wrote them.
 //! - The safe layer (`safe` in the source), whose names are re-exported here: devices, models, contexts, samplers.
-//! - [`sim`]: simulated GPUs for tests. The memory of each is only a number of bytes.
+//! - [`sim`]: simulated GPUs for tests. They have no memory of their own: only the number of allocated bytes is
+//!   counted.
 //!
-//! The safe layer takes paths, parameters and tokens, and returns logits, tokens, bytes per device, and typed
-//! [`Error`]s that carry llama.cpp's log. Three rules hold everywhere:
+//! The safe layer takes paths, parameters and tokens. It returns logits, tokens, bytes per device, and typed [`Error`]s
+//! that carry llama.cpp's log. Three rules hold everywhere:
 //!
-//! - Handles hold `Arc`s of the objects that they need, so users write no lifetimes. Types are `Send` and `Sync`
+//! - Handles hold `Arc`s of the objects that they need, so users write no lifetimes. A type is `Send` and `Sync`
 //!   exactly if llama.cpp allows it.
 //! - Every call that can throw goes through the C++ shim (`native/`), which also turns most of llama.cpp's assertions
 //!   into errors. An assertion that fails during a computation still ends the process.
@@ -56,7 +57,7 @@ pub use safe::sampler::{Candidate, Candidates, Sampler, SamplerChain};
 pub use safe::system::{VideoMemory, VideoMemoryUse, make_sparse, print_to_stderr};
 pub use safe::system::{end_this_process, file_in_memory, longest_file, user_id};
 
-/// llama.cpp from a runtime: shared libraries that are opened when the program starts.
+/// llama.cpp as a runtime: a set of shared libraries that the program opens when it starts.
 #[cfg(feature = "prebuilt-runtime")]
 pub mod runtime {
     pub use crate::safe::build::runtime::{

@@ -1,4 +1,4 @@
-//! Moves a conversation from a local model to an endpoint (vLLM, llama-server, `autoplace serve`) by changing one line:
+//! Moves a conversation from a local model to a server (vLLM, llama-server, `autoplace serve`) by changing one line:
 //!
 //! ```sh
 //! cargo run --release --features client --example outgrow -- http://127.0.0.1:8080/v1 "Why is the sky blue?"

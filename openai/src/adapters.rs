@@ -9,7 +9,10 @@ use super::error::ApiError;
 /// Maximum entries of a list of adapters.
 pub(super) const MAX_ADAPTERS: usize = 256;
 
-/// The adapters in use, by their names in the library, with their scales. All other adapters are off.
+/// Maximum characters of a name in an error.
+const MAX_SHOWN: usize = 256;
+
+/// The adapters in use, by the names that the library gives them, each with its scale. All other adapters are off.
 pub(super) type Set = Vec<(String, f32)>;
 
 /// An entry of a list of adapters.
@@ -19,7 +22,7 @@ pub(super) struct Entry {
     scale: f32,
 }
 
-/// An adapter by its name, or by its number in the order of the load.
+/// An adapter, given by its name or by its number in the order of the load.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Id {
@@ -27,12 +30,17 @@ enum Id {
     Name(String),
 }
 
-/// The adapters that these entries name. If an adapter is repeated, its last scale counts. Errors name `place`.
+/// The adapters that these entries name. If an adapter is repeated, its last scale counts. Errors say that the list is
+/// at `place`.
 pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Result<Set, ApiError> {
     let named = |(index, Entry { id, scale }): (usize, &Entry)| {
         let (adapter, said) = match id {
             Id::Number(number) => (adapters.get(*number), number.to_string()),
-            Id::Name(name) => (adapters.iter().find(|adapter| adapter.name == *name), format!("`{name}`")),
+            Id::Name(name) => {
+                // A name from anybody may be as long as a request.
+                let shown: String = name.chars().take(MAX_SHOWN).collect();
+                (adapters.iter().find(|it| it.name == *name), format!("`{shown}`"))
+            }
         };
         let unknown = || {
             let has = match adapters.len() {
@@ -53,8 +61,8 @@ pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Resul
     entries.iter().enumerate().map(named).collect()
 }
 
-/// The adapters of a model with the scales of this set, or with those of the load. Their paths are names of files: no
-/// client sees the machine's folders.
+/// The adapters of a model, with the scales of this set; without a set, with the scales of the load. A path in the list
+/// is only a file's name, so that no client sees the machine's folders.
 pub(super) fn list(adapters: &[Adapter], set: Option<&Set>) -> Value {
     let scale = |adapter: &Adapter| match set {
         Some(set) => set.iter().rev().find(|(name, _)| *name == adapter.name).map_or(0.0, |(_, scale)| *scale),

@@ -29,10 +29,10 @@ use autoplace::generate::{Engine, GenerateRequest, Sampling, Speculation, WhenFu
 use autoplace::load::Model;
 use autoplace::memory::companion::CompanionRole;
 
-/// A model that an [`Engine`] runs, behind OpenAI's API. Clones are handles of the same API.
+/// A model that an [`Engine`] runs, reachable through OpenAI's API. Clones are handles of the same API.
 ///
-/// Its methods parse a request, check it and queue it, and return before the answer is computed. With long prompts that
-/// takes a moment, so an async task should call them where it may block.
+/// Its methods parse a request, check it and queue it, and return before the answer is computed. With long prompts this
+/// takes a moment, so an async task should call them on a thread that may block.
 #[derive(Debug, Clone)]
 pub struct Api {
     model: Model,
@@ -44,18 +44,18 @@ pub struct Api {
     requests: Arc<AtomicU64>,
     /// Default sampling parameters.
     sampling: Sampling,
-    /// The adapters for requests that name none, if they differ from those of the load.
+    /// The adapters for requests that name none. `None` means the adapters of the load.
     set: Arc<RwLock<Option<Set>>>,
-    /// What happens to a text that fills its context.
+    /// What happens when a text fills its context.
     when_full: WhenFull,
-    /// Whether the suffix comes before the prefix in prompts of `/infill`.
+    /// Whether prompts of `/infill` have the suffix before the prefix.
     is_suffix_first: bool,
-    /// The texts of tokens. The table is made when log-probabilities are first requested.
+    /// The texts of tokens. The table is made when a request first asks for log-probabilities.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
     pub(super) totals: Arc<Totals>,
-    /// Stored responses of `/v1/responses`, which later requests may continue.
+    /// Responses of `/v1/responses` that are stored. Later requests can continue them.
     responses: Arc<Store>,
-    /// Whether requests come from a router, which has already checked the model's name in them.
+    /// Whether requests come from a router, which has already checked the model's name.
     is_routed: bool,
     /// Hosts from which images may be fetched.
     #[cfg(feature = "media")]
@@ -63,8 +63,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// Serves the model under this name, with its own chat template. If a draft model is loaded beside the model, it
-    /// drafts for all texts.
+    /// Serves the model under this name, with its own chat template. If a draft model is loaded together with the
+    /// model, it drafts for all texts.
     pub fn new(model: &Model, engine: &Engine, name: impl Into<String>) -> Self {
         let shipped = || ChatTemplate::from_header(model.header()?);
         Self {
@@ -87,9 +87,9 @@ impl Api {
         }
     }
 
-    /// Shares the stored responses and the numbers of requests with the APIs of other models, because an id names one
-    /// response of the whole server. The model's name in requests is not checked, because a router has chosen the model
-    /// by it.
+    /// Lets the APIs of several models share the stored responses and the numbers of requests, so that an id names only
+    /// one response of the whole server. The model's name in requests is not checked, because a router has chosen this
+    /// model by that name.
     #[cfg(feature = "pool")]
     pub(super) fn sharing(mut self, requests: &Arc<AtomicU64>, responses: &Arc<Store>, created: u64) -> Self {
         (self.requests, self.responses, self.created) = (Arc::clone(requests), Arc::clone(responses), created);
@@ -97,14 +97,15 @@ impl Api {
         self
     }
 
-    /// Replaces the model's own chat template.
+    /// Uses this chat template and not the model's own.
     #[must_use]
     pub fn template(mut self, template: ChatTemplate) -> Self {
         self.template = Ok(template);
         self
     }
 
-    /// Sets the hosts from which images of requests may be fetched. Default: none, and images are data URLs.
+    /// Sets the hosts from which images of requests may be fetched. By default there are none, and every image must be
+    /// a data URL.
     #[cfg(feature = "media")]
     #[must_use]
     pub fn media_hosts(mut self, hosts: MediaHosts) -> Self {
@@ -112,23 +113,23 @@ impl Api {
         self
     }
 
-    /// Sets the sampling parameters of requests that leave them open. Default: the model's own.
+    /// Sets the sampling parameters for requests that do not set them. Default: the model's own.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
         self
     }
 
-    /// Sets what happens to a text that fills its context. Default: the text ends with `finish_reason` `length`. With
-    /// shifting, a request's `n_keep` is the number of prompt tokens to keep (-1: all).
+    /// Sets what happens when a text fills its context. Default: the text ends with `finish_reason` `length`. With
+    /// shifting, `n_keep` in a request is the number of prompt tokens that are kept (-1: all).
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
     }
 
-    /// Sets whether the suffix comes before the prefix in prompts of `/infill`, as some models were trained. Default:
-    /// the prefix comes first.
+    /// Sets whether prompts of `/infill` have the suffix before the prefix, as some models expect. Default: the prefix
+    /// comes first.
     #[must_use]
     #[doc(alias = "spm_infill")]
     pub fn infill_suffix_first(mut self, is_suffix_first: bool) -> Self {
@@ -146,7 +147,7 @@ impl Api {
         self.answer(Endpoint::Chat, body).map(|(completion, _)| completion)
     }
 
-    /// Answers a chat request in the form of this endpoint. Also returns the request's stop strings.
+    /// Answers a chat request in the form that this endpoint uses. Also returns the request's stop strings.
     fn answer(&self, endpoint: Endpoint, body: &[u8]) -> Result<(Completion, Vec<String>), ApiError> {
         let request = self.read_chat(body)?;
         let choices = vec![request.generate.clone()];
@@ -168,7 +169,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat).
+    /// The errors of [`chat`](Self::chat).
     pub fn message(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, shown) = messages::translate(body)?;
         let answer = self.answer(Endpoint::Messages, &body);
@@ -177,7 +178,8 @@ impl Api {
         Ok(completion.translated(Writer::Message(Box::new(events)), places, left_out))
     }
 
-    /// Answers `POST /v1/messages/count_tokens`: the tokens of the prompt that [`message`](Self::message) would make.
+    /// Answers `POST /v1/messages/count_tokens`: the number of tokens in the prompt that [`message`](Self::message)
+    /// would make.
     ///
     /// # Errors
     ///
@@ -187,12 +189,13 @@ impl Api {
         Ok(json!({"input_tokens": self.count_translated(&translation)?}))
     }
 
-    /// Answers `POST /v1/responses`, OpenAI's other API. Responses are stored for `previous_response_id`, unless the
-    /// request says `store: false`: the newest 1,024, up to 32 MiB in all. Clones share them.
+    /// Answers `POST /v1/responses`, OpenAI's other API. A response is stored for `previous_response_id`, unless the
+    /// request contains `store: false`. The newest 1,024 are kept, up to 32 MiB in all. Clones share the stored
+    /// responses.
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat), and status 404 if the request names a response that is not stored.
+    /// The errors of [`chat`](Self::chat), and status 404 if the request names a response that is not stored.
     pub fn respond(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, asked) = responses::translate(body, &self.responses)?;
         let answer = self.answer(Endpoint::Responses, &body);
@@ -201,7 +204,8 @@ impl Api {
         Ok(completion.translated(Writer::Response(Box::new(events)), places, left_out))
     }
 
-    /// Answers `POST /v1/responses/input_tokens`: the tokens of the prompt that [`respond`](Self::respond) would make.
+    /// Answers `POST /v1/responses/input_tokens`: the number of tokens in the prompt that [`respond`](Self::respond)
+    /// would make.
     ///
     /// # Errors
     ///
@@ -248,19 +252,19 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat).
+    /// The errors of [`chat`](Self::chat).
     pub fn complete(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let request = TextRequest::read(body, (&self.model, &self.sampling))?;
         self.submit(Endpoint::Completions, &request.options, (request.texts, &[]), || Reading::Text)
     }
 
     /// Answers `POST /infill`, llama-server's fill-in-the-middle: the text between `input_prefix` and `input_suffix`,
-    /// with other files in `input_extra`. Parts that do not fit into the context are left out; `truncated` in the
-    /// answer says so.
+    /// with other files in `input_extra`. Parts that do not fit into the context are left out, and then `truncated` is
+    /// true in the answer.
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat), and status 501 if the vocabulary has no fill-in-the-middle tokens.
+    /// The errors of [`chat`](Self::chat), and status 501 if the vocabulary has no fill-in-the-middle tokens.
     pub fn infill(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let own = (&self.model, &self.sampling);
         let read = self.engine.with_vocab(|vocab| InfillRequest::read(body, own, vocab, self.is_suffix_first));
@@ -272,8 +276,8 @@ impl Api {
         Ok(completion.translated(Writer::Infill(Box::new(events)), Places::default(), Vec::new()))
     }
 
-    /// Queues each text `n` times. If one does not fit into the queue, none is queued. `media` has the places of the
-    /// request's pictures and sounds.
+    /// Queues each text `n` times. If one does not fit into the queue, none is queued. `media` contains the places of
+    /// the request's pictures and sounds.
     fn submit(
         &self,
         endpoint: Endpoint,
@@ -317,7 +321,7 @@ impl Api {
         Ok(Completion::new(frame, choices, stream))
     }
 
-    /// The source of draft tokens: the draft model, if one is loaded beside the model.
+    /// What drafts tokens: the draft model, if one is loaded together with the model.
     pub(super) fn speculation(&self) -> Speculation {
         let plan = self.model.placement();
         match plan.companions.iter().any(|beside| beside.role == CompanionRole::Draft) {
@@ -345,21 +349,20 @@ impl Api {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Completions | Endpoint::Infill => "cmpl",
             Endpoint::Messages => "msg",
-            // Whoever knows the id can read the stored response, so it must not be guessable.
+            // Everybody who knows the id can read the stored response, so nobody must be able to guess it.
             Endpoint::Responses => return self.responses.new_id(),
         };
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("{kind}-{:x}-{number:x}", self.created)
     }
 
-    /// Answers `GET /lora-adapters`: the model's adapters, with the scales that apply to requests that name no
-    /// adapters.
+    /// Answers `GET /lora-adapters`: lists the model's adapters, with the scales for requests that name no adapters.
     pub fn adapters(&self) -> Value {
         adapters::list(self.model.adapters(), self.set().as_ref())
     }
 
-    /// Answers `POST /lora-adapters`: sets the adapters for later requests that name none. The body has the form of a
-    /// request's `lora`. All other adapters are off. The setting also applies to clones.
+    /// Answers `POST /lora-adapters`: sets the adapters for later requests that name no adapters. The body has the same
+    /// form as `lora` in a request. All other adapters are off. The setting also applies to clones.
     ///
     /// # Errors
     ///
@@ -373,7 +376,7 @@ impl Api {
         Ok(json!({"success": true}))
     }
 
-    /// Turns off the adapters for later requests that name none.
+    /// Turns all adapters off for later requests that name no adapters.
     pub fn apply_no_adapters(&self) {
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Some(Set::new());
     }
@@ -390,12 +393,12 @@ impl Api {
         &self.sampling
     }
 
-    /// The template's source for conversations with or without tools.
+    /// The template's source text, for conversations with or without tools.
     pub(super) fn template_source(&self, with_tools: bool) -> Option<&str> {
         self.template.as_ref().ok()?.source_for(with_tools)
     }
 
-    /// Maximum tokens of a text, its prompt included.
+    /// Maximum number of tokens of a text, including its prompt.
     pub(super) fn context(&self) -> usize {
         self.model.placement().context.n_ctx_seq() as usize
     }
@@ -405,7 +408,7 @@ impl Api {
         self.model.placement().context.n_seq_max as usize
     }
 
-    /// Answers `GET /v1/models` with this model and these further names.
+    /// Answers `GET /v1/models`: lists this model, and these further names.
     pub fn models(&self, others: &[&str]) -> Value {
         let others = others.iter().copied().filter(|other| *other != self.name);
         let all = std::iter::once(&*self.name).chain(others);
@@ -421,7 +424,7 @@ pub(super) fn no_response(id: &str) -> ApiError {
 /// Checks the model's name in a request, if there is one.
 pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError> {
     match asked {
-        // Some clients send an empty name if none was set.
+        // Some clients send an empty name if the user has set none.
         Some(asked) if asked != name && !asked.is_empty() => {
             let message = format!("the model `{asked}` does not exist: this is `{name}`");
             Err(ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") })

@@ -1,5 +1,5 @@
-//! Constraints of tool calls: a grammar enforces them during generation as far as it can, and finished calls are
-//! checked.
+//! Constraints on tool calls. During generation a grammar enforces them as far as a grammar can, and each finished call
+//! is checked again.
 
 use autoplace::chat::{ReplyFormat, Tool, ToolCall, ToolCallFormat};
 use autoplace::generate::Constraint;
@@ -10,11 +10,11 @@ use super::message::Tools;
 
 /// How to generate and parse an answer that may call tools.
 pub(super) struct Plan {
-    /// `None` for unconstrained text.
+    /// `None` means that the text is not constrained.
     pub(super) constraint: Option<Constraint>,
     pub(super) format: ReplyFormat,
-    /// Whether the answer is either a call or a text of a given form. The first character of the answer decides between
-    /// them.
+    /// Whether the answer is either a call, or a text of the requested form. The answer's first character decides
+    /// between the two.
     pub(super) is_either: bool,
     /// Whether reasoning may come before the answer.
     pub(super) may_think: bool,
@@ -23,12 +23,12 @@ pub(super) struct Plan {
     pub(super) unenforced: Vec<String>,
 }
 
-/// Chooses the constraint of an answer. `form` is the requested form of its text. `own` is the call format of the
-/// model's template. `is_open` is whether objects may have unnamed properties.
+/// Chooses the constraint of an answer. `form` is the form that the request asks for. `own` is the call format of the
+/// model's template. `is_open` says whether objects may have properties that the schema does not name.
 ///
 /// # Errors
 ///
-/// Status 400 for a requested tool that does not exist, and for a `strict` tool whose schema cannot be enforced.
+/// Status 400 for a required tool that does not exist, and for a `strict` tool whose schema cannot be enforced.
 pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is_open: bool) -> Result<Plan, ApiError> {
     for (number, tool, _) in tools.callable().filter(|(_, tool, is_strict)| *is_strict && tool.parameters.is_object()) {
         let place = format!("tools[{number}].function.parameters");
@@ -72,8 +72,8 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
     })
 }
 
-/// The constraint of a free text whose calls must match their tools' schemas. `None` if no tool is `strict` and all
-/// tools may be called, or if the model has no call format.
+/// The constraint for an answer that may be free text, but whose calls must match their tools' schemas. `None` if no
+/// tool is `strict` and all tools may be called, or if the model has no call format.
 fn text_or_calls(
     tools: &Tools,
     own: &ReplyFormat,
@@ -87,7 +87,7 @@ fn text_or_calls(
     constraint.check().map_err(|error| {
         let mut refused = ApiError::of_generation(&error, "messages");
         if refused.param.as_deref() == Some("response_format") {
-            // The fault concerns all tools.
+            // The fault concerns the tools as a whole.
             refused.param = Some("tools".to_owned());
         }
         refused
@@ -95,8 +95,7 @@ fn text_or_calls(
     Ok(Some(constraint))
 }
 
-/// The keywords in the tools' schemas that are not enforced while a call is generated, with their places in the
-/// request.
+/// The keywords in the tools' schemas that are not enforced during generation, with their places in the request.
 fn unenforced(tools: &Tools) -> Vec<String> {
     let of_one = |(number, tool, _): (usize, &Tool, bool)| {
         let (_, left_out) = match tool.parameters.is_object() {
@@ -112,7 +111,7 @@ fn unenforced(tools: &Tools) -> Vec<String> {
     tools.callable().flat_map(of_one).collect()
 }
 
-/// Checks finished calls against the whole schemas of their tools.
+/// Checks each finished call against the whole schema of its tool.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CallCheck {
     tools: Vec<(Tool, bool)>,
@@ -123,12 +122,12 @@ impl CallCheck {
         Self { tools: tools.typed.iter().cloned().zip(tools.strict.iter().copied()).collect() }
     }
 
-    /// How a call's arguments violate its tool's schema, and whether the tool is `strict`. `None` if they are valid, if
-    /// the tool does not exist or has no valid schema, or if a limit cut the arguments short.
+    /// The way in which a call's arguments violate its tool's schema, and whether the tool is `strict`. `None` if they
+    /// are valid, if the tool does not exist or has no valid schema, or if a limit cut the arguments short.
     pub(super) fn violation(&self, call: &ToolCall) -> Option<(String, bool)> {
         let (tool, is_strict) = self.tools.iter().find(|(tool, _)| tool.name == call.name)?;
         if !call.arguments.is_object() {
-            // A limit cut the arguments short.
+            // A text means that a limit cut the arguments short.
             return None;
         }
         let schema = match &tool.parameters {
@@ -200,7 +199,7 @@ mod tests {
     #[test]
     fn calls_without_a_schema_to_check_have_no_violation() {
         let check = check(json!({"type": "object", "required": ["a"]}), true);
-        // If a limit cut the arguments short, they are a text and not an object.
+        // Arguments that a limit cut short are a text and not an object.
         assert_eq!(check.violation(&call("book", json!("{\"a\": "))), None);
         assert_eq!(check.violation(&call("free", json!({"anything": 1}))), None);
         assert_eq!(check.violation(&call("unknown", json!({}))), None);

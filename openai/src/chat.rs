@@ -18,7 +18,7 @@ use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser
 use autoplace::generate::{Constraint, GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
-/// The endpoint's own parameters, except messages, tools and parameters that become trees.
+/// The endpoint's own parameters, except for messages, tools, and parameters that become trees.
 #[derive(Debug, Deserialize)]
 struct ChatBody {
     parallel_tool_calls: Option<bool>,
@@ -44,7 +44,7 @@ pub(super) struct ChatRequest {
     tools: Vec<chat::Tool>,
     check: CallCheck,
     one_call: bool,
-    /// Keywords that are not enforced in calls.
+    /// Keywords of tool schemas that are not enforced in calls.
     pub(super) unenforced: Vec<String>,
     /// The places of the request's pictures and sounds, in order.
     pub(super) media: Vec<String>,
@@ -79,14 +79,14 @@ impl ChatRequest {
         let source = template.source_for(!tools.typed.is_empty()).unwrap_or_default();
         let (messages, parts) = messages(body, source.contains("developer"), &seen)?;
         let context = model.placement().context.n_ctx_seq();
-        // Rendering takes several times as much memory as the messages.
+        // Rendering needs several times as much memory as the messages.
         check_length(messages.iter().map(|message| message.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
         for (index, parts) in parts {
             conversation = conversation.parts(index, parts);
         }
-        // If the template cannot show tools, that matters only if one of them may be called.
+        // If the template cannot show tools, that is an error only if a tool may be called.
         if !tools.shown.is_empty() && (template.presents_tools() || tools.callable().next().is_some()) {
             conversation = conversation.tools_json(tools.shown.clone());
         }
@@ -99,7 +99,7 @@ impl ChatRequest {
         let format = template.reply_format(!tools.typed.is_empty());
         let Plan { constraint, format, is_either, may_think, unenforced } =
             called::plan(&tools, options.constraint.take(), format, form::is_open(body)?)?;
-        // A constrained form leaves no room for reasoning, so the template must suppress it.
+        // With a constrained form the model cannot reason first, so the template must suppress reasoning.
         if !may_think || chat.reasoning_effort.as_deref() == Some("none") {
             conversation = conversation.variable("enable_thinking", false);
         }
@@ -126,8 +126,8 @@ impl ChatRequest {
         }
         let check = CallCheck::new(&tools);
         let one_call = chat.parallel_tool_calls == Some(false);
-        // Without callable tools, the parser reads no calls. A call that a limit cuts short can only be of one of these
-        // tools.
+        // Without callable tools, the parser reads no calls. If a limit cuts a call short, the call can only be of one
+        // of these tools.
         let tools = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
         Ok(Self {
             options,
@@ -146,7 +146,7 @@ impl ChatRequest {
         })
     }
 
-    /// The prompt with control tokens written out.
+    /// The prompt as text, with its control tokens written out.
     pub(super) fn into_prompt(self) -> String {
         self.rendered
     }

@@ -1,4 +1,4 @@
-//! One answer of a request while it is generated.
+//! One answer of a request, while it is being generated.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,34 +17,34 @@ pub(super) enum Reading {
         parser: Box<ReplyParser>,
         /// Whether the answer ends with its first tool call.
         one_call: bool,
-        /// Whether it is still open if the answer will be calls or a text of a form, because its first text has not
-        /// arrived.
+        /// Whether it is still open what the answer will be (calls, or a text of the form), because none of its text
+        /// has arrived.
         is_open: bool,
-        /// Whether the answer consists of calls. The rest of a call that a limit cut short is then not content.
+        /// Whether the answer consists of calls. If a limit cuts such a call short, the rest of it is not content.
         is_calls: bool,
         check: CallCheck,
     },
     /// Plain text.
     Text,
-    /// Plain text that may end after a line, by these limits.
+    /// Plain text that these limits may end after a line.
     Lines(LineLimits),
 }
 
 /// One of a request's answers.
 pub(super) struct Choice {
-    /// The stream of the answer; `None` after the end.
+    /// The answer's stream; `None` after its end.
     answer: Option<TokenStream>,
     reading: Reading,
-    /// The index of the prompt in the request.
+    /// The index of the answer's prompt in the request.
     pub(super) prompt: usize,
     pub(super) statistics: Statistics,
-    /// Tokens of reasoning.
+    /// The number of tokens of reasoning.
     pub(super) reasoning_tokens: usize,
-    /// Tokens whose text has not arrived yet.
+    /// The number of tokens whose text has not arrived yet.
     pending_tokens: usize,
     /// The texts of tokens, if log-probabilities are requested.
     tokens: Option<Arc<TokenTable>>,
-    /// Log-probabilities of tokens whose text is still held back.
+    /// Log-probabilities of tokens whose text has not been passed on yet.
     logprobs: Vec<TokenInfo>,
     has_called: bool,
     totals: Arc<Totals>,
@@ -56,29 +56,29 @@ impl Drop for Choice {
     }
 }
 
-/// The results of a step.
+/// What a step has produced.
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) parts: Vec<ReplyPart>,
     pub(super) logprobs: Vec<TokenInfo>,
-    /// The finish reason in the API's terms.
+    /// The finish reason, in the words of the API.
     pub(super) finish: Option<&'static str>,
-    /// The engine's finish reason. `None` if the answer was ended here.
+    /// The engine's finish reason. `None` if this module ended the answer.
     pub(super) end: Option<FinishReason>,
     /// The index of the request's stop string that ended the answer.
     pub(super) stop_string: Option<usize>,
-    /// How a call of a `strict` tool violates its schema.
+    /// How a call of a `strict` tool violates the tool's schema.
     pub(super) violation: Option<String>,
 }
 
-/// Token counts of an answer.
+/// Numbers of tokens in an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tokens {
     pub(super) prompt: usize,
-    /// Prompt tokens from the cache.
+    /// The number of prompt tokens that came from the cache.
     pub(super) cached: usize,
     pub(super) generated: usize,
-    /// Generated tokens of reasoning.
+    /// The number of generated tokens that are reasoning.
     pub(super) reasoning: usize,
 }
 
@@ -117,7 +117,7 @@ impl Choice {
         self.answer.is_none()
     }
 
-    /// The next step with results; `None` after the end.
+    /// The next step that has produced something; `None` after the end.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Step, Error>>> {
         loop {
             let Some(answer) = &mut self.answer else {
@@ -149,7 +149,7 @@ impl Choice {
         }
     }
 
-    /// Counts tokens as reasoning once their text proves to be reasoning.
+    /// Counts tokens as reasoning once it is clear that their text is reasoning.
     fn count(&mut self, tokens: usize, parts: &[ReplyPart]) {
         self.pending_tokens += tokens;
         let Some(last) = parts.last() else { return };
@@ -161,7 +161,7 @@ impl Choice {
 
     fn take(&mut self, text: &str, end: Option<FinishReason>) -> Step {
         let mut step = Step::default();
-        // Whether a limit of lines ends the text.
+        // Whether a limit on lines has ended the text.
         let mut is_full = false;
         match &mut self.reading {
             Reading::Chat { parser, is_open, is_calls, .. } => {
@@ -169,7 +169,7 @@ impl Choice {
                     *is_open = false;
                     *is_calls = first == '<';
                     if !*is_calls {
-                        // In a text of a form, marks of calls and reasoning are part of the text.
+                        // In a text of the requested form, marks of calls and reasoning belong to the text.
                         **parser = ReplyParser::new(&ReplyFormat::plain());
                     }
                 }
@@ -200,12 +200,12 @@ impl Choice {
             step.end = Some(reason);
         }
         if is_full {
-            // Dropping the stream ends it.
+            // When the stream is dropped, the engine ends the text.
             self.answer = None;
             (step.finish, step.end) = (Some("length"), None);
         }
         if let (Some(call), Reading::Chat { one_call: true, .. }) = (first_call, &self.reading) {
-            // Dropping the stream ends it, so no further text follows.
+            // When the stream is dropped, the engine ends the text. So no further text follows.
             step.parts.truncate(call + 1);
             self.answer = None;
             step.finish = Some("tool_calls");

@@ -20,14 +20,14 @@ use super::translation::Places;
 use autoplace::generate::Error;
 use pollster::block_on;
 
-/// An answer of the [`Api`](super::Api) that is being generated. Dropping it cancels the generation.
+/// An answer of the [`Api`](super::Api), while it is being generated. Dropping it cancels the generation.
 ///
-/// If the request asks for a [stream](Self::is_stream), this is a `Stream` of the chunks; [`chunks`](Self::chunks) is
-/// the blocking iterator. Otherwise [`response`](Self::response) is the future of the body; [`wait`](Self::wait) blocks
-/// for it.
+/// If the request asks for a [stream](Self::is_stream), this type is a `Stream` of the chunks, and
+/// [`chunks`](Self::chunks) is a blocking iterator over them. Otherwise the future [`response`](Self::response) yields
+/// the body, and [`wait`](Self::wait) blocks until the body is complete.
 ///
-/// Each chunk is the data of one server-sent event. Some APIs [end a stream](Self::ends_with_done) with an event `data:
-/// [DONE]`. That event is not among the chunks: the caller sends it after the last one.
+/// Each chunk is the data of one server-sent event. In some APIs the event `data: [DONE]` [ends a
+/// stream](Self::ends_with_done). No chunk stands for that event: the caller sends it after the last chunk.
 ///
 /// ```no_run
 /// # fn answer(completion: autoplace_openai::Completion, mut client: impl std::io::Write) -> std::io::Result<()> {
@@ -45,31 +45,31 @@ pub struct Completion {
     frame: Frame,
     choices: Vec<Choice>,
     is_stream: bool,
-    /// Whether a stream ends with a chunk that has the token counts.
+    /// Whether the last chunk of a stream contains the token counts.
     include_usage: bool,
     writer: Writer,
-    /// Events that are ready but were not yielded yet.
+    /// Events that are ready, but that the stream has not yielded yet.
     ready: VecDeque<Value>,
-    /// The index of the answer that is polled first in the next round.
+    /// The index of the answer that is polled first next time.
     turn: usize,
     has_ended: bool,
     unenforced: Vec<String>,
     left_out: Vec<String>,
     places: Places,
-    /// The memory of the request's pictures and sounds, until the answer ends.
+    /// The memory reserved for the request's pictures and sounds. It is released when the answer ends.
     #[cfg(feature = "media")]
     _reserved: Option<Reserved>,
 }
 
 /// Writes the events of a request's answers.
 pub(super) enum Writer {
-    /// Chunks of chat completions and of completions, by the number of the choice.
+    /// The chunks of chat completions and of completions, with one entry for each choice.
     Chunks(Vec<Chunks>),
-    /// Events of Anthropic's messages.
+    /// The events of Anthropic's messages.
     Message(Box<MessageEvents>),
-    /// Events of OpenAI's responses.
+    /// The events of OpenAI's responses.
     Response(Box<ResponseEvents>),
-    /// Events of llama-server's fill-in-the-middle.
+    /// The events of llama-server's fill-in-the-middle.
     Infill(Box<InfillEvents>),
 }
 
@@ -100,16 +100,16 @@ impl Completion {
         completion
     }
 
-    /// Keeps the memory for the request's pictures and sounds reserved until the answer ends.
+    /// Keeps the memory of the request's pictures and sounds reserved until the answer ends.
     #[cfg(feature = "media")]
     pub(super) fn holding(self, reserved: Reserved) -> Self {
         Self { _reserved: Some(reserved), ..self }
     }
 
-    /// The answer of a translated request. Errors and notes name the places of the original request.
+    /// Makes this the answer to a translated request. Errors and notes contain the places in the original request.
     pub(super) fn translated(self, mut writer: Writer, places: Places, left_out: Vec<String>) -> Self {
         let ready = match &mut writer {
-            // A response that is not streamed consists of the last event only, so the first events are not written.
+            // If a response is not streamed, only its last event is used. So the first events are not written.
             Writer::Response(events) if self.is_stream => events.begin().into(),
             _ => VecDeque::new(),
         };
@@ -125,20 +125,21 @@ impl Completion {
         Self { unenforced, ..self }
     }
 
-    /// The keywords of tool schemas that are not enforced while a call is generated, each with its place in the
-    /// request: `tools[0].function.parameters.properties.tags: "uniqueItems" is not enforced`. A finished call is
-    /// checked against the whole schema; a warning names a violation.
+    /// The keywords of tool schemas that are not enforced during generation, each with its place in the request:
+    /// `tools[0].function.parameters.properties.tags: "uniqueItems" is not enforced`. A finished call is checked
+    /// against the whole schema, and a warning contains the violation.
     pub fn unenforced(&self) -> &[String] {
         &self.unenforced
     }
 
-    /// Optional parts of the request that were left out, each with its place: `tools[2]: tools of type
-    /// `web_search_20250305` are not supported`.
+    /// Optional parts of the request that were left out, each with its place: "tools[2]: tools of type
+    /// `web_search_20250305` are not supported".
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// Whether events have names: the `type` of each chunk. This is so for Anthropic's messages and OpenAI's responses.
+    /// Whether events have names. The name of an event is the `type` of its chunk. Events have names in Anthropic's
+    /// messages and in OpenAI's responses.
     pub fn has_named_events(&self) -> bool {
         matches!(self.writer, Writer::Message(_) | Writer::Response(_))
     }
@@ -166,7 +167,7 @@ impl Completion {
     ///
     /// # Errors
     ///
-    /// The error of a failed generation; status 500 if a call violates the schema of its `strict` tool.
+    /// The error of a failed generation. Status 500 if a call of a `strict` tool violates the tool's schema.
     pub async fn response(mut self) -> Result<Value, ApiError> {
         match &self.writer {
             Writer::Chunks(_) => {}
@@ -174,7 +175,7 @@ impl Completion {
             Writer::Infill(_) => return self.last_event().await,
             Writer::Response(_) => return self.last_event().await.map(|mut event| event["response"].take()),
         }
-        // Reads the answers in turns, because the engine pauses an answer that nobody reads.
+        // The answers are read in turn, because the engine pauses an answer that nobody reads.
         let mut wholes: Vec<_> = self.choices.iter().map(|_| Step::default()).collect();
         while let Some((index, step)) = poll_fn(|context| self.poll_any(context)).await {
             let mut step = step.map_err(|error| self.failed(&error))?;
@@ -193,7 +194,7 @@ impl Completion {
         Ok(body)
     }
 
-    /// The whole message, assembled from the events of a stream.
+    /// The whole message, which is assembled from the events of a stream.
     async fn message(mut self) -> Result<Value, ApiError> {
         let mut message = Message::default();
         while let Some(event) = poll_fn(|context| self.poll_chunk(context)).await {
@@ -215,17 +216,17 @@ impl Completion {
     ///
     /// # Errors
     ///
-    /// As [`response`](Self::response).
+    /// The errors of [`response`](Self::response).
     pub fn wait(self) -> Result<Value, ApiError> {
         block_on(self.response())
     }
 
-    /// The chunks, as a blocking iterator. An error is the last item.
+    /// The chunks, as a blocking iterator. If there is an error, it is the last item.
     pub fn chunks(mut self) -> impl Iterator<Item = Result<Value, ApiError>> {
         std::iter::from_fn(move || block_on(poll_fn(|context| self.poll_chunk(context))))
     }
 
-    /// The next chunk; `None` after the last. After an error the stream ends.
+    /// The next chunk; `None` after the last one. After an error the stream ends.
     pub fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Value, ApiError>>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -242,7 +243,7 @@ impl Completion {
                 }
                 Some((index, Ok(step))) => self.write(index, &step),
                 Some((_, Err(error))) => {
-                    // An error of one answer ends all of them.
+                    // If one answer fails, all of them end.
                     self.choices.clear();
                     self.has_ended = true;
                     return Poll::Ready(Some(Err(self.failed(&error))));
@@ -296,7 +297,7 @@ impl Completion {
         self.places.restore(ApiError::of_generation(error, self.frame.endpoint.prompt()))
     }
 
-    /// The next step of any of the answers, which are polled in turns; `None` when all have ended.
+    /// The next step of any of the answers, or `None` when all have ended. The answers are polled in turn.
     fn poll_any(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Step, Error>)>> {
         let count = self.choices.len();
         for ahead in 0..count {
@@ -318,8 +319,8 @@ impl Completion {
     }
 }
 
-/// The error of a call that violates the schema of its `strict` tool. This happens if the model writes the call in a
-/// form that no grammar covers.
+/// The error for a call of a `strict` tool that violates the tool's schema. This happens if the model writes the call
+/// in a form that no grammar covers.
 fn not_met(violation: &str) -> ApiError {
     let message = format!(
         "the model's call is not what the schema of its `strict` tool allows: {violation}; with `tool_choice` \

@@ -1,8 +1,9 @@
-//! A queue for the decoding of pictures and sounds. In: the files of all requests, in the order of their arrival. Out:
-//! turns to decode. At most one file per processor is decoded at once, within a limit of memory.
+//! A queue for decoding pictures and sounds. In: the files of all requests, in the order of their arrival. Out:
+//! permission to decode one file, called a turn. At most one file per processor is decoded at a time, and there is a
+//! limit for the memory of all decoders.
 //!
-//! A request decodes one file at a time and queues again for its next one. So a request with a single picture need not
-//! wait for all pictures of another request.
+//! A request decodes one file at a time, and then joins the queue again for its next file. So a request with a single
+//! picture need not wait for all pictures of another request.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -10,27 +11,28 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::error::ApiError;
 
-/// Maximum bytes of heap that all decoders take together.
+/// Maximum bytes of heap for all decoders together.
 pub(super) const MAX_MEMORY: u64 = 1 << 30;
 /// Maximum number of files that wait for their turn. The server refuses more.
 const MAX_WAITING: usize = 64;
-/// Maximum number of files that are decoded at once on machines with many processors, because they share the memory.
+/// Maximum number of files that are decoded at once. It matters on machines with many processors, because all decoders
+/// share the memory.
 const MAX_AT_ONCE: usize = 8;
 
-/// The queue of all requests of this process.
+/// The queue for all requests of this process.
 pub(super) static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(at_once(), MAX_WAITING, MAX_MEMORY));
 
-/// Number of files that are decoded at once: one for each processor, within the maximum.
+/// How many files are decoded at once: one for each processor, up to the maximum.
 pub(super) fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_AT_ONCE)
 }
 
-/// Bytes of heap that each file may take if as many as possible are decoded at once.
+/// The bytes of heap that each file may use if the maximum number of files is decoded at once.
 pub(super) fn share() -> u64 {
     MAX_MEMORY / at_once() as u64
 }
 
-/// A queue that grants turns in the order in which they were requested.
+/// A queue. It grants turns in the order in which they were requested.
 pub(super) struct Turns {
     at_once: usize,
     max_waiting: usize,
@@ -41,14 +43,14 @@ pub(super) struct Turns {
 
 #[derive(Default)]
 struct State {
-    /// The numbers of the files that wait, in the order of their arrival.
+    /// The numbers of the waiting files, in the order of their arrival.
     waiting: VecDeque<u64>,
     next: u64,
     running: usize,
     in_use: u64,
 }
 
-/// The turn of a file. Dropping it ends the turn.
+/// One file's turn. When it is dropped, the turn ends.
 pub(super) struct Turn<'t> {
     turns: &'t Turns,
     bytes: u64,
@@ -63,9 +65,9 @@ impl Turns {
     ///
     /// # Errors
     ///
-    /// Status 503 if too many files wait already.
+    /// Status 503 if too many files are waiting already.
     pub(super) fn take(&self, bytes: u64) -> Result<Turn<'_>, ApiError> {
-        // A file that needs more than all memory gets its turn alone; the decoder's own limits refuse it.
+        // If a file needs more than all of the memory, it gets its turn alone, and the decoder's own limits refuse it.
         let bytes = bytes.min(self.memory);
         let mut state = self.lock();
         if state.waiting.len() >= self.max_waiting {
@@ -75,8 +77,8 @@ impl Turns {
         let number = state.next;
         state.next += 1;
         state.waiting.push_back(number);
-        // Only the first file in the queue may begin, and the others wait behind it. So small pictures cannot keep a
-        // large one waiting forever.
+        // Only the first file in the queue may begin, and the others wait behind it. Otherwise small pictures could
+        // keep a large one waiting forever.
         let is_held_up = |state: &mut State| {
             state.waiting.front() != Some(&number)
                 || state.running >= self.at_once
@@ -88,7 +90,7 @@ impl Turns {
         state.running += 1;
         state.in_use += bytes;
         drop(state);
-        // The next file in the queue may have room too.
+        // There may be room for the next file in the queue too.
         self.changed.notify_all();
         Ok(Turn { turns: self, bytes })
     }
@@ -115,13 +117,13 @@ mod tests {
 
     use super::Turns;
 
-    /// The number of files that are being decoded, and their bytes.
+    /// The number of files that are being decoded, and the bytes that they use together.
     fn running(turns: &Turns) -> (usize, u64) {
         let state = turns.lock();
         (state.running, state.in_use)
     }
 
-    /// Waits until `count` files wait.
+    /// Waits until `count` files are in the queue.
     fn until_waiting(turns: &Turns, count: usize) {
         while turns.lock().waiting.len() < count {
             thread::yield_now();
@@ -134,7 +136,7 @@ mod tests {
         let first = turns.take(40).unwrap();
         let second = turns.take(40).unwrap();
         thread::scope(|scope| {
-            // There is a place for a third file, but not enough memory.
+            // A third file could be decoded at the same time, but there is not enough memory.
             let third = scope.spawn(|| turns.take(40).map(drop));
             until_waiting(&turns, 1);
             assert_eq!(running(&turns), (2, 80));
@@ -142,7 +144,7 @@ mod tests {
             third.join().unwrap().unwrap();
         });
         drop(second);
-        // A file that needs more than all memory gets its turn alone.
+        // If a file needs more than all of the memory, it gets its turn alone.
         assert_eq!(turns.take(1000).unwrap().bytes, 100);
         assert_eq!(running(&turns), (0, 0));
     }
@@ -162,7 +164,7 @@ mod tests {
                 });
                 until_waiting(turns, index + 1);
             }
-            // A small file would fit beside the first one, but waits behind the large one.
+            // There would be room for a small file, but it waits behind the large one.
             assert!(order.lock().unwrap().is_empty());
             drop(before);
         });

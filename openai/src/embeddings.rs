@@ -14,7 +14,7 @@ use autoplace::memory::Pooling;
 /// Maximum number of texts in a request.
 const MAX_TEXTS: usize = 2048;
 
-/// The parsed and checked body of `POST /v1/embeddings`: `model`, `input` (a text, or up to 2048 texts),
+/// The body of `POST /v1/embeddings`, parsed and checked: `model`, `input` (a text, or up to 2048 texts),
 /// `encoding_format` (`float`, `base64`), `dimensions`, `truncate`, `embd_normalize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingRequest {
@@ -34,10 +34,10 @@ struct Body {
     /// Hugging Face's TEI and Ollama have this parameter.
     #[serde(default)]
     truncate: bool,
-    /// vLLM's parameter: -1 means the model's maximum.
+    /// A parameter from vLLM, where -1 means the model's maximum.
     truncate_prompt_tokens: Option<i64>,
-    /// llama-server's parameter for the norm: -1 means none, 0 the maximum of the absolute values, 1 taxicab, 2
-    /// Euclidean, and p the p-norm.
+    /// A parameter from llama-server that chooses the norm: -1 means no norm, 0 the maximum of the absolute values, 1
+    /// the taxicab norm, 2 the Euclidean norm, and any other p the p-norm.
     embd_normalize: Option<i64>,
 }
 
@@ -93,8 +93,8 @@ impl EmbeddingRequest {
     ///
     /// # Errors
     ///
-    /// Status 400 for a text that is too long or empty, or for unsupported `dimensions`; 500 for a failed computation,
-    /// and for a model that was loaded to compute a vector for each token or a score for each text.
+    /// Status 400 for a text that is empty or too long, and for `dimensions` that are not supported. Status 500 for a
+    /// failed computation, and for a model that was loaded to compute a vector for each token or a score for each text.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
@@ -111,7 +111,7 @@ impl EmbeddingRequest {
         let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
-                // A tokenizer needs about forty times as much memory as its text.
+                // A tokenizer needs about forty times as much memory as the text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
                 embedder.embed_with(&texts, true, normalization)?
             }

@@ -6,28 +6,28 @@ use super::messages;
 use autoplace::worker::Error as WorkerError;
 use autoplace::{chat, embed, generate};
 
-/// An error in the API's form: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
+/// An error in the API's form: an HTTP status, and a body `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ApiError {
-    /// HTTP status: 400 for an invalid request, 404 for another model's name, 501 for a feature that the model lacks,
-    /// 503 for a full queue, 500 for errors that are not the client's fault.
+    /// The HTTP status: 400 for an invalid request, 404 for another model's name, 501 for a feature that the model
+    /// lacks, 503 for a full queue, 500 for errors that the client did not cause.
     pub status: u16,
-    /// The message for people.
+    /// The message, for people.
     pub message: String,
     /// The parameter that the error is about, such as `messages[2].content`.
     pub param: Option<String>,
-    /// The code for programs, such as `context_length_exceeded`.
+    /// The code, for programs, such as `context_length_exceeded`.
     pub code: Option<&'static str>,
 }
 
-/// The code of errors after the death of the model's worker process.
+/// The code of an error that occurs because the model's worker process has died.
 pub(crate) const WORKER_DIED: &str = "worker_died";
 
 impl ApiError {
-    /// An error with this status. The message of an error of the client's repeats parts of the request, so it is cut at
-    /// 8 KiB.
+    /// An error with this status. If the client caused the error, the message repeats parts of the request, so the
+    /// message is cut at 8 KiB.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if (400..500).contains(&status) {
@@ -36,30 +36,30 @@ impl ApiError {
         Self { status, message, param: None, code: None }
     }
 
-    /// Sets the code for programs.
+    /// Sets the code that programs read.
     #[must_use]
     pub fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }
 
-    /// An error for an invalid parameter.
+    /// The error for an invalid parameter.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         let mut param = param.into();
         cut(&mut param, MAX_PARAM_BYTES);
         Self { param: Some(param), ..Self::new(400, message) }
     }
 
-    /// An error for a parameter or value that is not supported.
+    /// The error for a parameter or value that is not supported.
     pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::invalid(param, message).with_code("unsupported_parameter")
     }
 
-    /// An error for a missing field of the object at `place`.
+    /// The error for a field that is missing in the object at `place`.
     pub(super) fn missing(place: &str, field: &str) -> Self {
         Self::invalid(place, format!("{place}: the field `{field}` is missing"))
     }
 
-    /// An error for a parameter that is given under two names.
+    /// The error for a parameter that the request contains under two names.
     pub(super) fn given_twice(second: &str, first: &str) -> Self {
         let message = format!("`{second}` is given beside `{first}`: both name one parameter, which has one value");
         Self::invalid(second, message)
@@ -77,7 +77,7 @@ impl ApiError {
         }})
     }
 
-    /// The status in Anthropic's API: an overloaded server answers 529.
+    /// The status in Anthropic's API, where an overloaded server answers with 529.
     pub fn anthropic_status(&self) -> u16 {
         messages::status(self)
     }
@@ -87,15 +87,15 @@ impl ApiError {
         messages::error_json(self)
     }
 
-    /// The error of a failed generation. `prompt` is the name of its prompt parameter.
+    /// The error of a failed generation. `prompt` is the name of the parameter that contains the prompt.
     pub(super) fn of_generation(error: &generate::Error, prompt: &str) -> Self {
         use generate::Error;
         let message = error.to_string();
         match error {
             Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
             Error::NoProjector { in_worker: true, .. } => Self::new(501, message),
-            // The client's errors; among them pictures and sounds that are too large for a message to the model's
-            // process.
+            // Errors that the client caused. These include pictures and sounds that are too large for a message to the
+            // model's process.
             Error::EmptyPrompt | Error::Media { .. } | Error::NoProjector { .. } | Error::CannotShift { .. } => {
                 Self::invalid(prompt, message)
             }
@@ -111,15 +111,15 @@ impl ApiError {
             Error::Template(error) => Self::of_template(error, prompt),
             Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
-            // The request was not sent to the worker, which goes on.
+            // The request was not sent to the worker, and the worker is still running.
             Error::Worker(WorkerError::TooLong { .. }) => Self::invalid(prompt, message),
             Error::Worker(error) if error.is_death() => Self::new(500, message).with_code(WORKER_DIED),
             _ => Self::new(500, message),
         }
     }
 
-    /// As [`of_generation`](Self::of_generation). An error about a picture or a sound names its place. `places` has the
-    /// place of each of them.
+    /// As [`of_generation`](Self::of_generation), but an error about a picture or a sound contains its place. `places`
+    /// contains the places of all pictures and sounds.
     pub(super) fn of_media(error: &generate::Error, places: &[String], prompt: &str) -> Self {
         let place = match error {
             generate::Error::Media { index, .. } => places.get(*index),
@@ -140,7 +140,7 @@ impl ApiError {
                 Self::new(400, message).with_code("no_chat_template")
             }
             chat::Error::MediaNotShown { .. } => Self::unsupported(prompt, error.to_string()),
-            // If the model's own template is invalid, every request fails, so the client is not at fault.
+            // The model's own template is invalid. Then every request fails, so the client is not at fault.
             chat::Error::Syntax { .. } | chat::Error::Header(_) => Self::new(500, error.to_string()),
             chat::Error::ToolsNotShown { .. } => Self::invalid("tools", error.to_string()),
             error => Self::invalid(prompt, error.to_string()),
@@ -148,7 +148,7 @@ impl ApiError {
     }
 }
 
-/// Maximum bytes of a client error's message, and of its parameter's name.
+/// Maximum bytes of the message of an error that the client caused, and of the parameter's name.
 const MAX_MESSAGE_BYTES: usize = 8 << 10;
 const MAX_PARAM_BYTES: usize = 1 << 10;
 
@@ -162,11 +162,11 @@ fn cut(text: &mut String, most: usize) {
     }
 }
 
-/// Maximum bytes of text for each token of context. In most texts, a token has three or four bytes.
+/// Maximum bytes of text for each token of the context. In most texts, a token is three or four bytes long.
 const BYTES_PER_TOKEN: usize = 32;
 
-/// Refuses a text that is far too long for the context, without tokenizing it. A tokenizer needs about forty times as
-/// much memory as its text.
+/// Refuses a text that is far too long for the context, without tokenizing the text. A tokenizer needs about forty
+/// times as much memory as the text.
 pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<(), ApiError> {
     let most = context.saturating_mul(BYTES_PER_TOKEN);
     if bytes <= most {
@@ -176,7 +176,7 @@ pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<
     Err(ApiError::invalid(param, message).with_code("context_length_exceeded"))
 }
 
-/// The beginning of a text that can have at most this many tokens.
+/// The beginning of a text. What is cut off could not fit into this many tokens.
 pub(super) fn beginning(text: &str, tokens: usize) -> &str {
     let most = tokens.saturating_mul(BYTES_PER_TOKEN).min(text.len());
     // `str::floor_char_boundary` is newer than the oldest supported Rust.
@@ -184,7 +184,7 @@ pub(super) fn beginning(text: &str, tokens: usize) -> &str {
     &text[..end]
 }
 
-/// The request's name for llama.cpp's parameter; `None` if the parameter is one of several.
+/// The name that requests use for this parameter of llama.cpp; `None` if there are several names.
 fn name_of(native: &'static str) -> Option<&'static str> {
     Some(match native {
         "token" => return None,
@@ -263,7 +263,7 @@ mod tests {
         let param = error.param.as_deref().unwrap_or_default();
         assert!(error.message.len() < 9 << 10 && error.message.ends_with("\u{e4} ..."), "{}", error.message.len());
         assert!(param.len() < 2 << 10 && param.ends_with(" ..."), "{}", param.len());
-        // The message of a server's error is not cut, because it may contain the model's text.
+        // If the server caused the error, the message is not cut, because it may contain text that the model generated.
         assert_eq!(ApiError::new(500, &*long).message, long);
     }
 }

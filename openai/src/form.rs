@@ -1,4 +1,4 @@
-//! The requested form of a text, from any of the parameters that can set it: OpenAI's `response_format`, vLLM's
+//! The form that a request demands of a text. Several parameters can set it: OpenAI's `response_format`, vLLM's
 //! `structured_outputs` and `guided_*`, llama-server's `grammar` and `json_schema`.
 
 use serde::Deserialize;
@@ -28,12 +28,11 @@ struct StructuredOutputs<'a> {
     disable_additional_properties: Option<bool>,
 }
 
-/// The constraint of a request, and the parameter that sets it.
+/// The constraint that a request sets, and the parameter that sets it.
 ///
 /// # Errors
 ///
-/// Status 400 if two parameters request different forms. Of llama-server's own two parameters, `grammar` takes
-/// precedence.
+/// Status 400 if two parameters set different forms. Of llama-server's own two parameters, `grammar` takes precedence.
 pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
     let mut forms: Vec<(&'static str, Constraint)> = Vec::new();
     forms.extend(response_format(body)?.map(|constraint| ("response_format", constraint)));
@@ -49,8 +48,8 @@ pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>
     Ok(forms.pop().map(|(name, form)| (name, if is_open { form.open_objects() } else { form })))
 }
 
-/// Whether objects may have unnamed properties, as in JSON Schema. That is so if `disable_additional_properties` is
-/// `false`, for the whole request or in `structured_outputs`.
+/// Whether objects may have properties that the schema does not name, as JSON Schema allows. They may if
+/// `disable_additional_properties` is `false`, either in the request or in its `structured_outputs`.
 pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
     const NAME: &str = "disable_additional_properties";
     let of_all: Option<bool> = body.read(NAME)?;
@@ -65,7 +64,7 @@ pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
 
 fn response_format(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
     let mut form: Value = body.tree::<Map<_, _>>("response_format")?.unwrap_or_default().into();
-    // llama-cpp-python's clients put the schema into the second place, with the type `json_object`.
+    // Clients of llama-cpp-python send the type `json_object`, and put the schema into the second of these places.
     let places = [("/json_schema/schema", "response_format.json_schema.schema"), ("/schema", "response_format.schema")];
     let [first, second] =
         places.map(|(at, _)| form.pointer_mut(at).map(Value::take).filter(|schema| !schema.is_null()));
@@ -126,7 +125,7 @@ fn structured_outputs(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
     Ok(forms.pop())
 }
 
-/// vLLM's parameters before version 0.12.
+/// Parameters that vLLM had before version 0.12.
 fn guided(body: &Body<'_>) -> Result<Vec<(&'static str, Constraint)>, ApiError> {
     let mut forms = Vec::new();
     if let Some(json) = body.get("guided_json") {
@@ -153,7 +152,7 @@ fn own(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> 
     Ok(Some(("json_schema", schema(body, given, "json_schema")?)))
 }
 
-/// The constraint of a schema. `given` is the schema itself, or a string with its JSON.
+/// The constraint that a schema expresses. `given` is the schema itself, or a string with its JSON.
 fn schema(body: &Body<'_>, given: &RawValue, place: &str) -> Result<Constraint, ApiError> {
     let schema: Value = if reading::is_text(given) {
         let text: String = reading::value(given, place)?;

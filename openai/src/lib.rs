@@ -1,5 +1,5 @@
-//! OpenAI's HTTP API without the HTTP, for use in any web framework: it takes the JSON of a request and returns the
-//! JSON of an answer. `Server` (feature `server`) is a complete server.
+//! OpenAI's HTTP API without the HTTP, so that any web framework can use it: this crate takes the JSON of a request,
+//! and returns the JSON of an answer. `Server` (feature `server`) is a complete server.
 //!
 //! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, of Anthropic's
 //! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which yields chunks or the whole answer
@@ -35,9 +35,9 @@
 //! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
-//! A parameter is refused if it is not supported and would change the meaning of the request: videos and files,
-//! `suffix`, `echo`, `best_of`. docs/chat-completions.md lists such parameters of vLLM and llama-server. Names that
-//! none of these APIs knows are ignored, because clients send new ones every year.
+//! A parameter is refused if it would change the meaning of the request and is not supported. Examples are videos and
+//! files, `suffix`, `echo`, `best_of`. Such parameters of vLLM and llama-server are listed in docs/chat-completions.md.
+//! A name that none of these APIs knows is ignored, because clients send new names every year.
 
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,18 @@
-//! Limits of a text by its lines: llama-server's `n_indent` and `t_max_predict_ms`.
+//! Limits on the lines of a text: llama-server's `n_indent` and `t_max_predict_ms`.
 
 use std::time::{Duration, Instant};
 
-/// Ends a text at a line. In: pieces of the text. Out: the number of bytes of each piece that belong to the text, and
-/// whether the text has ended.
+/// Ends a text at a line. In: pieces of the text. Out: how many bytes of each piece belong to the text, and whether the
+/// text has ended.
 #[derive(Debug, Default)]
 pub(super) struct LineLimits {
-    /// Minimum white space before every line but the first; 0 means no limit.
+    /// Minimum number of white-space characters at the beginning of every line but the first; 0 means no limit.
     min_indent: usize,
-    /// The time after which the next end of a line ends the text.
+    /// After this time, the next end of a line ends the text.
     max_time: Option<Duration>,
     began: Option<Instant>,
     has_new_line: bool,
-    /// White space at the beginning of the line so far; `None` after its first other character.
+    /// The white space so far at the beginning of the line; `None` once another character has come.
     indent: Option<usize>,
 }
 
@@ -21,7 +21,8 @@ impl LineLimits {
         Self { min_indent, max_time, ..Self::default() }
     }
 
-    /// Takes a piece of the text. Returns the number of its bytes before the text's end, or `None` if the text goes on.
+    /// Takes a piece of the text. If the text ends in this piece, returns how many bytes of the piece still belong to
+    /// it; otherwise `None`.
     pub(super) fn end(&mut self, piece: &str) -> Option<usize> {
         if piece.is_empty() {
             return None;
@@ -49,7 +50,7 @@ impl LineLimits {
 mod tests {
     use super::*;
 
-    /// The text up to its end, if it arrives in pieces of this many bytes.
+    /// What remains of the text if it arrives in pieces of this many bytes.
     fn ended(text: &str, min_indent: usize, pieces: usize) -> String {
         let mut limits = LineLimits::new(min_indent, None);
         let mut kept = String::new();

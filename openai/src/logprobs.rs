@@ -1,12 +1,12 @@
-//! Log-probabilities of tokens, in the forms of chat completions and of completions.
+//! Log-probabilities of tokens, in the form of chat completions and in the form of completions.
 
 use autoplace::llama_sys::{Token, Vocab};
 use serde_json::{Map, Value, json};
 
 use autoplace::generate::TokenLogprobs;
 
-/// A copy of the text of each token in a vocabulary. The copy is needed because the model may be in the middle of a
-/// re-placement.
+/// A copy of the text of each token in a vocabulary. A copy is needed because the model may be moving to another
+/// placement at that time.
 #[derive(Debug)]
 pub(super) struct TokenTable {
     bytes: Vec<u8>,
@@ -18,7 +18,7 @@ impl TokenTable {
         let n_tokens = vocab.n_tokens();
         let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(n_tokens as usize) };
         for token in 0..n_tokens {
-            // The entry of a token without a text stays empty.
+            // If a token has no text, its entry stays empty.
             let _ = vocab.append_piece(token as Token, true, &mut table.bytes);
             table.ends.push(table.bytes.len());
         }
@@ -60,12 +60,12 @@ impl TokenInfo {
     }
 }
 
-/// The form of a chat.
+/// Log-probabilities in the form of chat completions.
 pub(super) fn chat(tokens: &[TokenInfo]) -> Value {
     json!({"content": entries(tokens), "refusal": null})
 }
 
-/// The tokens of a text, one object each.
+/// The tokens of a text, each as an object.
 pub(super) fn entries(tokens: &[TokenInfo]) -> Vec<Value> {
     let entry = |bytes: &[u8], logprob: f32| json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes});
     let content = tokens.iter().map(|token| {
@@ -78,7 +78,8 @@ pub(super) fn entries(tokens: &[TokenInfo]) -> Vec<Value> {
     content.collect()
 }
 
-/// The form of a completion. `offset` is the length of the text so far in characters, and is advanced.
+/// Log-probabilities in the form of completions. `offset` is the number of characters of the text so far. This call
+/// adds the characters of these tokens.
 pub(super) fn completion(tokens: &[TokenInfo], offset: &mut usize) -> Value {
     let mut texts = Vec::with_capacity(tokens.len());
     let mut logprobs = Vec::with_capacity(tokens.len());

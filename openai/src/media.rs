@@ -1,7 +1,7 @@
 //! Pictures and sounds of a request. In: data URLs, base64 and addresses. Out: decoded pictures and sounds.
 //!
-//! The bytes may come from anybody. They are decoded in Rust within limits (autoplace-media), in turns ([`decoding`]).
-//! One limit covers the pixels and samples of all requests that are being answered.
+//! The bytes may come from anybody. They are decoded in Rust, with limits (autoplace-media), and the files take turns
+//! ([`decoding`]). One limit applies to the pixels and samples of all requests together that are being answered.
 //!
 //! [`decoding`]: super::decoding
 
@@ -16,16 +16,16 @@ use super::media_hosts::MediaHosts;
 #[cfg(feature = "media")]
 pub(super) use decode::Reserved;
 
-/// Maximum number of pictures and sounds in a request. Each is scaled before the length of the prompt is known.
+/// Maximum number of pictures and sounds in a request. Each of them is scaled before the length of the prompt is known.
 const MAX_MEDIA: usize = 64;
-/// Maximum number of pictures that the server fetches for a request.
+/// Maximum number of pictures of one request that the server fetches.
 const MAX_FETCHED: usize = 16;
 
-/// The pictures and sounds of a request, which are decoded and counted here.
+/// The pictures and sounds of a request. They are decoded and counted here.
 #[derive(Debug, Default)]
 pub(super) struct Seen<'h> {
     has_projector: bool,
-    /// Number of the request's pictures and sounds so far, and of those that were fetched.
+    /// How many pictures and sounds the request has so far, and how many of these were fetched.
     media: Cell<usize>,
     fetched: Cell<usize>,
     /// The places of the decoded pictures and sounds, in order.
@@ -60,7 +60,7 @@ impl Seen<'_> {
         self.image_in(data, place)
     }
 
-    /// Decodes the sound in a text of base64.
+    /// Decodes the sound in a base64 text.
     pub(super) fn audio(&self, data: &str, place: &str) -> Result<Media, ApiError> {
         self.check("sound", place)?;
         // Some clients send a data URL here too.
@@ -73,7 +73,7 @@ impl Seen<'_> {
         self.places.borrow().clone()
     }
 
-    /// Refuses media of a model that has no projector, before anything is decoded.
+    /// If the model has no projector, refuses media before anything is decoded.
     fn check(&self, what: &str, place: &str) -> Result<(), ApiError> {
         if self.has_projector {
             return count(&self.media, MAX_MEDIA, "images and sounds", place);
@@ -83,7 +83,7 @@ impl Seen<'_> {
     }
 }
 
-/// Counts one more picture or sound of the request, and refuses it if there are too many.
+/// Counts one more picture or sound of the request. Refuses it if there are too many.
 fn count(so_far: &Cell<usize>, most: usize, what: &str, place: &str) -> Result<(), ApiError> {
     so_far.set(so_far.get() + 1);
     if so_far.get() <= most {
@@ -105,14 +105,15 @@ mod decode {
     use super::{ApiError, Media, MediaHosts, Seen};
     use crate::decoding::{MAX_MEMORY, TURNS, share};
 
-    /// Maximum bytes of pixels and samples of a request: three pictures of 28 million pixels, or 23 minutes of sound.
+    /// Maximum bytes of the pixels and samples of one request: three pictures of 28 million pixels, or 23 minutes of
+    /// sound.
     const MAX_OF_REQUEST: u64 = 256 << 20;
     /// Maximum bytes of pixels and samples of all requests that are being answered.
     const MAX_OF_ALL: u64 = 1 << 30;
     const MAX_TIME: Duration = Duration::from_secs(10);
 
-    /// Bytes of heap for each second of sound while it is decoded: 48,000 samples of four bytes. If the file does not
-    /// state its length, it takes three times as many for a moment (autoplace-media, `SoundLimits`).
+    /// Bytes of heap that decoding needs for each second of sound: 48,000 samples of four bytes. If the file does not
+    /// state its length, decoding needs three times as many bytes for a moment (autoplace-media, `SoundLimits`).
     const SOUND_SECOND: u64 = 4 * 48_000;
     const SOUND_MOMENT: u64 = 3;
 
@@ -156,7 +157,7 @@ mod decode {
             (limits.memory, limits.time) = (share(), MAX_TIME);
             let mut turn = TURNS.take(limits.memory)?;
             let mut image = Image::from_bytes_within(bytes, &limits);
-            // The error states the needed bytes before any pixel is decoded.
+            // This error states the needed bytes, before any pixel is decoded.
             if let Err(Error::TooLarge { unit: "bytes of memory", needed, .. }) = image {
                 limits.memory = needed.min(MAX_MEMORY);
                 drop(turn);
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn pixels_of_a_request_and_of_all_requests_have_bounds() {
-        // One pixel of 24 bits.
+        // A picture of one pixel with 24 bits.
         let mut file = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
         file.resize(58, 0);
         let url = format!("data:image/bmp;base64,{}", base64::Engine::encode(&base64::prelude::BASE64_STANDARD, file));
@@ -253,7 +254,7 @@ mod tests {
         full.take((256 << 20) - 3).unwrap();
         let refused = full.image(&url, "a").unwrap_err();
         assert!(refused.status == 400 && refused.message.contains("at most 0 are allowed"), "{refused}");
-        // The bytes of other requests are free again when their answers have ended.
+        // The bytes of other requests are released when their answers end.
         let others: Vec<_> = (0..3).map(|_| seen()).collect();
         others.iter().for_each(|other| other.take(256 << 20).unwrap());
         let refused = seen().image(&url, "a").unwrap_err();

@@ -1,7 +1,8 @@
 //! Fetches images from addresses, but only from allowed hosts.
 //!
-//! A client names an address, and the server fetches it with the access of its own network. So the operator of the
-//! server lists the allowed hosts, a host's IP address must be public, and redirects are refused.
+//! A client sends an address, and the server fetches the image. The server may reach more of its own network than the
+//! client can. So the operator of the server lists the allowed hosts, a host's IP address must be public, and redirects
+//! are refused.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,16 +14,16 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Error};
 
-/// Maximum bytes of an image at an address, as many as of a request's body.
+/// Maximum bytes of an image at an address. A request's body has the same maximum.
 const MAX_BYTES: u64 = 16 << 20;
-/// Maximum time to fetch an image, from the look-up of its host to its last byte.
+/// Maximum time for fetching an image, from the look-up of its host to its last byte.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
-/// Hosts from which the images of requests may be fetched, over `https` or `http`.
+/// The hosts from which the images of requests may be fetched, with `https` or `http`.
 ///
 /// An image may have at most 16 MiB, and fetching it may take ten seconds. Redirects are refused. A host is refused if
-/// its IP address is not public: an address of this machine, of a private network, or of a local link. The request goes
-/// to the IP address that was checked, even if the name resolves to a different one the next time.
+/// its IP address is not public: an address of this machine, of a private network, or of a local link. The request is
+/// sent to the IP address that was checked, even if the name has another address the next time.
 #[derive(Debug, Clone)]
 pub struct MediaHosts {
     hosts: Vec<String>,
@@ -30,14 +31,14 @@ pub struct MediaHosts {
 }
 
 impl MediaHosts {
-    /// Allows these hosts, by name (`images.example.com`) or with a port (`images.example.com:8443`). Without a port,
-    /// only the standard ports are allowed.
+    /// Allows these hosts. A host is given by its name (`images.example.com`), or by name and port
+    /// (`images.example.com:8443`). Without a port, only the standard ports are allowed.
     pub fn new<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> Self {
         Self::with(hosts, false)
     }
 
-    /// Allows these hosts, whose IP addresses need not be public. Every client can then read images of the server's own
-    /// network.
+    /// Allows these hosts, even if their IP addresses are not public. Every client can then read images on the server's
+    /// own network.
     pub fn in_any_network<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> Self {
         Self::with(hosts, true)
     }
@@ -47,7 +48,7 @@ impl MediaHosts {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // A proxy would resolve the name itself, so the address could not be checked.
+            // A proxy would resolve the name itself, and its address could not be checked.
             .proxy(None)
             .timeout_global(Some(MAX_TIME))
             .user_agent(concat!("autoplace-openai/", env!("CARGO_PKG_VERSION")))
@@ -59,14 +60,14 @@ impl MediaHosts {
         }
     }
 
-    /// The bytes at an address, or the reason why they could not be fetched.
+    /// The bytes at an address, or the reason why fetching them failed.
     pub(super) fn fetch(&self, url: &str) -> Result<Vec<u8>, String> {
         let uri: Uri = url.parse().map_err(|_| "an image is a data URL or the address of one".to_owned())?;
         let (Some("https" | "http"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             return Err("an image is a data URL, or at an address of `https` or `http`".to_owned());
         };
         let asked = authority.as_str().to_ascii_lowercase();
-        // An authority with a user's name before the host is not in the list, so it is refused.
+        // If a user's name stands before the host, the text is not in the list, and is refused.
         if !self.hosts.contains(&asked) {
             return Err(format!("this server may not fetch from the host `{asked}` (--allow-media-host)"));
         }
@@ -86,7 +87,7 @@ impl MediaHosts {
     }
 }
 
-/// A resolver that leaves out addresses that are not public.
+/// A resolver that removes addresses that are not public.
 #[derive(Debug)]
 struct Public {
     resolver: DefaultResolver,
@@ -138,12 +139,12 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(a, b, c, d))
     };
     match segments {
-        // IPv4 addresses in IPv6: mapped, translated (64:ff9b::/96), and 6to4.
+        // IPv6 addresses that contain an IPv4 address: mapped, translated (64:ff9b::/96), and 6to4.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
         [0x2002, high, low, ..] => embedded(high, low),
         // Addresses for documentation, Teredo and other protocols.
         [0x2001, 0x0db8, ..] | [0x2001, 0..=0x01ff, ..] | [0x3fff, ..] => false,
-        // Global addresses are assigned from 2000::/3.
+        // All assigned global addresses lie in 2000::/3.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

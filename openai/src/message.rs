@@ -1,4 +1,4 @@
-//! Converts messages and tools from the API's form to the form that chat templates take.
+//! Converts messages and tools from the API's form to the form that chat templates expect.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -89,10 +89,10 @@ struct ToolFunction {
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// The tools in the form for the template. The prompt shows all of them for every `choice`, so that a request with
-    /// another choice finds its prompt in the cache.
+    /// The tools in the form that the template expects. The prompt shows all of them, whatever the `choice` is. So a
+    /// request with another choice still finds its prompt in the cache.
     pub(super) shown: Vec<Value>,
-    /// The tools for parsing answers.
+    /// The tools, in the form that is needed to parse answers.
     pub(super) typed: Vec<Tool>,
     /// Whether each tool is `strict`.
     pub(super) strict: Vec<bool>,
@@ -103,14 +103,14 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// The tools that the answer may call, with their indices, and whether they are `strict`.
+    /// The tools that the answer may call, each with its index, and whether it is `strict`.
     pub(super) fn callable(&self) -> impl Iterator<Item = (usize, &Tool, bool)> {
         let tools = self.typed.iter().zip(&self.strict).enumerate();
         let tools = tools.map(|(index, (tool, is_strict))| (index, tool, *is_strict));
         tools.filter(|(_, tool, _)| self.choice.allows(&tool.name) && self.is_allowed(&tool.name))
     }
 
-    /// Whether the model sees a tool that it may not call, although it may call others.
+    /// Whether some tools may be called, but the model also sees a tool that it may not call.
     pub(super) fn is_restricted(&self) -> bool {
         self.allowed.is_some() && self.typed.iter().any(|tool| !self.is_allowed(&tool.name))
     }
@@ -120,11 +120,12 @@ impl Tools {
     }
 }
 
-/// Contents whose parts have keys that the API does not define, by message index.
+/// Contents with parts that have keys which the API does not define, by the index of the message.
 type OwnParts = Vec<(usize, Vec<Value>)>;
 
-/// The messages of a request, and the contents whose parts a template may need in addition to the text.
-/// `knows_developers` is whether the template supports the role `developer`; otherwise that role becomes `system`.
+/// The messages of a request. For some messages also the content's parts, which a template may need in addition to the
+/// text. `knows_developers` says whether the template supports the role `developer`. If it does not, that role becomes
+/// `system`.
 pub(super) fn messages(
     request: &Body<'_>,
     knows_developers: bool,
@@ -186,7 +187,7 @@ impl<'a> MessageBody<'a> {
             name: self.name,
             ..Message::new(self.role, content(self.content, format!("{place}.content"), seen)?)
         };
-        // Templates may need the name of the tool that answered, which the API leaves out.
+        // A template may need the name of the tool that answered, but the API leaves that name out.
         if message.role == Role::TOOL && message.name.is_none() {
             let mut calls = before.iter().rev().flat_map(|message| &message.tool_calls);
             let called = calls.find(|call| call.id == message.tool_call_id);
@@ -196,7 +197,7 @@ impl<'a> MessageBody<'a> {
     }
 }
 
-/// The content of a message: a text, or a list of parts. Texts are joined by line breaks as in llama.cpp's server.
+/// The content of a message: a text, or a list of parts. Texts are joined with line breaks, as in llama.cpp's server.
 fn content(content: Option<&RawValue>, place: String, seen: &Seen<'_>) -> Result<Content, ApiError> {
     let parts: List<PartBody<'_>, MAX_PARTS> = match content {
         None => return Ok(Content::default()),
@@ -218,7 +219,7 @@ impl PartBody<'_> {
             Some("image_url") => {
                 let given = self.image_url.ok_or_else(|| ApiError::missing(place, "image_url"))?;
                 let place = format!("{place}.image_url");
-                // Some clients give the URL itself, without an object around it.
+                // Some clients send the URL alone, without an object around it.
                 let url = match reading::is_text(given) {
                     true => reading::text(given, &place)?,
                     false => reading::value::<UrlBody<'_>>(given, &place)?.url,
@@ -249,7 +250,7 @@ impl<'a> CallBody<'a> {
             None => json!({}),
             Some(text) if reading::is_text(text) => {
                 let text: String = reading::value(text, &place)?;
-                // The arguments were counted as one value, a text, but they become a tree.
+                // The arguments are a text, so they were counted as one value. But they become a tree.
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),
@@ -266,13 +267,13 @@ impl<'a> CallBody<'a> {
 
 /// The tools of a request, and which of them may or must be called.
 pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
-    // The tools are read twice, and their values count twice, because they become two trees.
+    // The tools are read twice and become two trees, so their values count twice.
     let typed: Vec<ToolBody> = body.tree("tools")?.unwrap_or_default();
     let shown = body.tree("tools")?.unwrap_or_default();
     let as_tool = |tool: ToolBody| Tool {
         name: tool.function.name,
         description: tool.function.description.unwrap_or_default(),
-        // As in OpenAI's API, a function with missing parameters takes none.
+        // As in OpenAI's API, a function without `parameters` takes no arguments.
         parameters: tool.function.parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
     };
     let strict = typed.iter().map(|tool| tool.function.strict == Some(true)).collect();
@@ -281,7 +282,7 @@ pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
     Ok(Tools { shown, typed, strict, choice, allowed })
 }
 
-/// `tool_choice`, and the names that `allowed_tools` permits.
+/// The `tool_choice` of a request, and the names that `allowed_tools` permits.
 fn choice(body: &Body<'_>, tools: &[Tool]) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
     let given: Value = body.tree("tool_choice")?.unwrap_or_default();
     let name = |of: &Value| of.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);

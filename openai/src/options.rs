@@ -1,4 +1,4 @@
-//! Options that chats and completions share: how to generate a text, and how to send it.
+//! Options that chats and completions have in common: how a text is generated, and how it is sent.
 
 use super::adapters::{Entry, MAX_ADAPTERS};
 use super::error::ApiError;
@@ -7,17 +7,17 @@ use super::reading::{self, Body, Entries, List};
 use autoplace::generate::{Constraint, Error, GenerateRequest, Mirostat, Sampling, WhenFull};
 use serde::Deserialize;
 
-/// Maximum answers of one request, over all its prompts.
+/// Maximum number of answers to one request, for all of its prompts together.
 pub(super) const MAX_CHOICES: usize = 128;
 const MAX_STOPS: usize = 32;
-/// Maximum bytes of all stop strings. Each answer holds a copy.
+/// Maximum bytes of all stop strings. Each answer has its own copy.
 const MAX_STOP_BYTES: usize = 64 << 10;
-/// Maximum number of tokens with a changed logit.
+/// Maximum number of tokens whose logit a request may change.
 const MAX_BIASES: usize = 4096;
-/// Maximum entries of a list of sampling parameters.
+/// Maximum number of entries in a list of sampling parameters.
 const MAX_ENTRIES: usize = 64;
 
-/// Parameters of both endpoints.
+/// The parameters that both endpoints have.
 #[derive(Debug, Deserialize)]
 pub(super) struct Options {
     pub(super) model: Option<String>,
@@ -39,14 +39,14 @@ pub(super) struct Options {
     ignore_eos: bool,
     #[serde(default)]
     min_tokens: usize,
-    /// Tokens of the prompt that a shift keeps.
+    /// How many tokens of the prompt a shift keeps.
     n_keep: Option<i64>,
     #[serde(skip)]
     stop_tokens: Vec<i32>,
-    /// The requested adapters; empty if the request names none.
+    /// The adapters that the request names; empty if it names none.
     #[serde(skip)]
     pub(super) lora: Vec<Entry>,
-    /// The constraint of the text.
+    /// The constraint on the text.
     #[serde(skip)]
     pub(super) constraint: Option<Constraint>,
     /// The name of the parameter that set the constraint.
@@ -94,7 +94,7 @@ impl Options {
         }
         options.biases = match body.get("logit_bias") {
             None => Vec::new(),
-            // llama-server's form is a list.
+            // In llama-server's form, `logit_bias` is a list.
             Some(list) if list.get().starts_with('[') => reading::value::<List<_, MAX_BIASES>>(list, "logit_bias")?.0,
             Some(object) => {
                 let Entries::<f32, MAX_BIASES>(biases) = reading::value(object, "logit_bias")?;
@@ -127,8 +127,8 @@ impl Options {
         &self.stops
     }
 
-    /// The error of a failed generation, with the request's parameter names. `media` are the places of its pictures and
-    /// sounds.
+    /// The error of a failed generation, with the request's parameter names. `media` contains the places of its
+    /// pictures and sounds.
     pub(super) fn error(&self, error: &Error, prompt: &str, media: &[String]) -> ApiError {
         let mut said = ApiError::of_media(error, media, prompt);
         if let (Error::Constraint { place, .. }, false) = (error, self.form.is_empty())
@@ -138,18 +138,18 @@ impl Options {
         }
         reading::in_its_words(said, &self.aliases)
     }
-    /// The seed of one of the answers; each answer has its own. Any integer is a seed, except -1: llama.cpp reads it as
-    /// `u32::MAX` and draws a random seed.
+    /// The seed of one of the answers; each answer has its own. Any integer is a seed, except for -1, which llama.cpp
+    /// reads as `u32::MAX` and replaces by a random seed.
     fn seed(&self, index: usize) -> Option<u32> {
         let seed = self.seed.map(|seed| seed as u32).filter(|seed| *seed != u32::MAX)?;
         Some(((u64::from(seed) + index as u64) % u64::from(u32::MAX)) as u32)
     }
 
-    /// What happens to a text that fills its context: the server's setting, but with the request's number of tokens to
-    /// keep.
+    /// What happens when a text fills its context. The server's setting applies, but the request decides how many
+    /// tokens are kept.
     pub(super) fn when_full(&self, of_server: WhenFull) -> WhenFull {
         match (of_server, self.n_keep) {
-            // -1 means the whole prompt.
+            // Here -1 means the whole prompt.
             (WhenFull::Shift { .. }, Some(keep)) => {
                 WhenFull::Shift { keep: usize::try_from(keep).unwrap_or(usize::MAX) }
             }
@@ -157,7 +157,7 @@ impl Options {
         }
     }
 
-    /// Applies all options to the generation of one of the answers.
+    /// Applies all options to one of the answers.
     pub(super) fn apply(&self, mut generate: GenerateRequest, index: usize) -> GenerateRequest {
         if let Some(tokens) = self.max_tokens() {
             generate = generate.max_tokens(tokens);
@@ -185,9 +185,10 @@ impl Options {
     }
 }
 
-/// The model's own sampling parameters, overridden by the request's. `context` is the number of tokens in the context.
+/// The model's own sampling parameters, replaced by those in the request where it has any. `context` is the number of
+/// tokens in the context.
 pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<Sampling, ApiError> {
-    // `Options` reads these two: `seed` may be any integer, and `logit_bias` may be a map.
+    // `Options` reads these two, because `seed` may be any integer and `logit_bias` may be a map.
     let mut read_elsewhere = vec!["seed", "logit_bias"];
     let mut own = own.clone();
     for name in ["top_k", "repeat_last_n", "dry_penalty_last_n", "mirostat"] {
@@ -196,13 +197,14 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
         }
     }
     if body.get("repetition_penalty").is_some() && body.get("repeat_last_n").is_none() {
-        // vLLM's penalty applies to all tokens, not only to the last ones.
+        // vLLM's penalty applies to all tokens of the text, and not only to the last ones.
         own.repeat_last_n = context;
     }
     let own =
         serde_json::to_vec(&own).map_err(|_| ApiError::new(500, "the model's sampling parameters are not JSON"))?;
     let sampling: Sampling = body.over(reading::object(&own)?, &read_elsewhere)?.part()?;
-    // The number of entries is limited, because each costs time for every token or for the whole vocabulary.
+    // The number of entries is limited, because each entry costs time for every token, or needs time for the whole
+    // vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),
         ("dry_sequence_breakers", sampling.dry_sequence_breakers.len()),
@@ -216,7 +218,7 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
     Ok(sampling)
 }
 
-/// Applies the numbers that have a special meaning in llama-server or vLLM. Returns whether the number is one of them.
+/// Sets a parameter whose number has a special meaning in llama-server or vLLM. Returns whether this number has one.
 fn set_by_number(sampling: &mut Sampling, name: &str, number: &str, context: u32) -> bool {
     match (name, number) {
         ("top_k", "-1") => sampling.top_k = 0,

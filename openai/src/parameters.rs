@@ -1,15 +1,15 @@
-//! Parameters of vLLM and llama-server: aliases of ours, and unsupported ones.
+//! Parameters of vLLM and llama-server: aliases for our names, and parameters that are not supported.
 //!
-//! An unsupported parameter is refused by name unless its value has no effect, so no parameter that would change the
-//! answer is ignored. docs/chat-completions.md has the whole list, which `tests/openai/parameters.rs` compares with
-//! both servers'.
+//! If a parameter is not supported, it is refused by name, unless its value has no effect. So no parameter is ignored
+//! that would change the answer. The whole list is in docs/chat-completions.md, and `tests/openai/parameters.rs`
+//! compares it with the lists of both servers.
 
 use serde_json::Value;
 
 use super::error::ApiError;
 use super::reading::{self, Body};
 
-/// Aliases of parameters, used if the first name is missing.
+/// Aliases of parameters. An alias is used if the parameter is missing under its main name.
 pub(super) const ALIASES: [(&str, &str); 4] = [
     ("repetition_penalty", "repeat_penalty"),
     ("n_predict", "max_tokens"),
@@ -17,15 +17,16 @@ pub(super) const ALIASES: [(&str, &str); 4] = [
     ("n_cmpl", "n"),
 ];
 
-/// Parameters that neither endpoint supports, each with the values that have no effect, as JSON, separated by spaces.
+/// Parameters that neither endpoint supports. Beside each are the values that have no effect, as JSON, separated by
+/// spaces.
 const REFUSED: [(&str, &str); 60] = [
-    // OpenAI's chat parameters.
+    // Parameters of OpenAI's chats.
     ("audio", "false"),
     ("functions", "false"),
     ("function_call", "false"),
     ("prediction", "false"),
     ("web_search_options", "false"),
-    // vLLM's parameters.
+    // Parameters of vLLM.
     ("use_beam_search", "false"),
     ("length_penalty", "1 0"),
     ("include_stop_str_in_output", "false"),
@@ -60,7 +61,7 @@ const REFUSED: [(&str, &str); 60] = [
     ("return_mm_kwargs", "false"),
     ("ec_transfer_params", "{}"),
     ("repetition_detection", "{}"),
-    // llama-server's parameters.
+    // Parameters of llama-server.
     ("return_tokens", "false"),
     ("n_indent", "0"),
     ("t_max_predict_ms", "-1 0"),
@@ -83,35 +84,37 @@ const REFUSED: [(&str, &str); 60] = [
     ("chat_parser", "\"\""),
     ("generation_prompt", "\"\""),
 ];
-/// Parameters of [`REFUSED`] that `/infill` supports, and further parameters that it refuses.
+/// Parameters in [`REFUSED`] that `/infill` does support, and then further parameters that it refuses.
 const INFILL: [&str; 3] = ["n_indent", "t_max_predict_ms", "response_fields"];
 const REFUSED_IN_INFILL: [(&str, &str); 2] = [("n", "1"), ("logprobs", "")];
-/// Parameters unsupported by `/v1/chat/completions` only, and by `/v1/completions` only.
+/// Parameters that only `/v1/chat/completions` does not support, and then those that only `/v1/completions` does not
+/// support.
 const REFUSED_IN_CHATS: [(&str, &str); 2] = [("echo", "false"), ("add_special_tokens", "false")];
 const REFUSED_IN_TEXTS: [(&str, &str); 4] =
     [("suffix", "\"\""), ("echo", "false"), ("best_of", "1"), ("add_special_tokens", "true")];
 
-/// The name that a parameter's alias stands for. Other names stand for themselves.
+/// The name for which an alias stands. Other names stand for themselves.
 pub(super) fn without_alias(name: &str) -> &str {
     ALIASES.into_iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
 }
 
-/// Refuses unsupported parameters of chats or completions that would change the answer.
+/// Refuses parameters of chats or completions that are not supported and would change the answer.
 pub(super) fn check(body: &Body<'_>, is_chat: bool) -> Result<(), ApiError> {
     let own: &[(&str, &str)] = if is_chat { &REFUSED_IN_CHATS } else { &REFUSED_IN_TEXTS };
     refuse(body, &REFUSED, "")?;
     refuse(body, own, "")
 }
 
-/// Refuses unsupported parameters of `/infill` that would change the answer.
+/// Refuses parameters of `/infill` that are not supported and would change the answer.
 pub(super) fn check_infill(body: &Body<'_>) -> Result<(), ApiError> {
     let refused: Vec<_> = REFUSED.into_iter().filter(|(name, _)| !INFILL.contains(name)).collect();
     refuse(body, &refused, "")?;
     refuse(body, &REFUSED_IN_INFILL, " by /infill")
 }
 
-/// Refuses these parameters unless their values have no effect: each is listed with those values as JSON, separated by
-/// spaces. `false` has no effect either, unless `true` is listed. The error's sentence ends with `why`.
+/// Refuses these parameters unless their values have no effect. Beside each are the values without effect, as JSON,
+/// separated by spaces. `false` has no effect either, unless the list contains `true`. The message of the error ends
+/// with `why`.
 pub(super) fn refuse(body: &Body<'_>, refused: &[(&'static str, &str)], why: &str) -> Result<(), ApiError> {
     match refused.iter().find(|(name, nothing)| has_effect(body, name, nothing)) {
         Some((name, _)) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported{why}"))),
@@ -122,7 +125,7 @@ pub(super) fn refuse(body: &Body<'_>, refused: &[(&'static str, &str)], why: &st
 /// Whether a parameter is present with a value that has an effect.
 fn has_effect(body: &Body<'_>, name: &str, nothing: &str) -> bool {
     let Some(given) = body.get(name) else { return false };
-    // Values without effect are short.
+    // All values without effect are short.
     if given.get().len() > 64 {
         return true;
     }

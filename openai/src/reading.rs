@@ -1,5 +1,6 @@
-//! Parses untrusted JSON, with errors that name the fault. The memory is limited to a small multiple of the body: each
-//! parameter stays text until a type reads it, and values that become trees are counted first.
+//! Parses JSON that is not trusted. The errors say what is wrong, and where. The memory is limited to a small multiple
+//! of the body: each parameter stays text until a type reads it, and if a value becomes a tree, its parts are counted
+//! before.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,21 +15,21 @@ use serde_json::value::RawValue;
 use super::error::ApiError;
 use super::parameters::ALIASES;
 
-/// Maximum parameters of a request, unknown ones included.
+/// Maximum number of parameters of a request, including unknown ones.
 const MAX_NAMES: usize = 256;
-/// Maximum JSON values of a request that become trees. A tree takes up to 500 bytes for each value.
+/// Maximum number of JSON values in a request that become parts of trees. Each of them may need up to 500 bytes.
 const MAX_VALUES: usize = 1 << 16;
 
 /// The body of a request: an object with unparsed values. `null` counts as absent.
 pub(super) struct Body<'a> {
     parameters: BTreeMap<String, &'a RawValue>,
-    /// Aliases that the request uses, and the names that they stand for.
+    /// The aliases that the request uses, each with the name for which it stands.
     aliases: Vec<(&'static str, &'static str)>,
-    /// Number of values that may still become trees.
+    /// How many more values may become parts of trees.
     values_left: Cell<usize>,
 }
 
-/// Splits a request into its parameters. Aliases are replaced by the names that they stand for.
+/// Splits a request into its parameters. Each alias is replaced by the name for which it stands.
 ///
 /// # Errors
 ///
@@ -52,7 +53,7 @@ pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
     Ok(body)
 }
 
-/// Splits a request into its parameters, under the names in the request.
+/// Splits a request into its parameters. The names stay as they are in the request.
 pub(super) fn object_as_given(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let read: Result<Entries<&RawValue, MAX_NAMES>, _> = serde_json::from_slice(body);
     let Entries(mut parameters) = read.map_err(|error| match error.is_data() {
@@ -63,8 +64,8 @@ pub(super) fn object_as_given(body: &[u8]) -> Result<Body<'_>, ApiError> {
     Ok(Body { parameters, aliases: Vec::new(), values_left: Cell::new(MAX_VALUES) })
 }
 
-/// Converts top-level numbers with a zero fraction to integers: `16.0` is 16. Numbers inside lists and objects stay as
-/// they are.
+/// Converts numbers without a fraction to integers, if they are parameters themselves: `16.0` becomes 16. Numbers
+/// inside lists and objects are not changed.
 pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
     let mut cut: Vec<std::ops::Range<usize>> = Vec::new();
     let (mut depth, mut in_text, mut is_escaped, mut at) = (0_usize, false, false, 0);
@@ -101,7 +102,7 @@ pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(whole)
 }
 
-/// Replaces the parameter's name in an error by the name that the request used.
+/// Replaces the parameter's name in an error by the name in the request.
 pub(super) fn in_its_words(mut error: ApiError, aliases: &[(&str, &str)]) -> ApiError {
     if let Some((alias, name)) = aliases.iter().find(|(_, name)| error.param.as_deref() == Some(*name)) {
         error.message = error.message.replacen(name, alias, 1);
@@ -156,7 +157,8 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    /// The parameters of `below`, with this request's values where it has them. Parameters in `but` stay as they are.
+    /// The parameters of `below`. If this request has a parameter too, its value replaces the one in `below`.
+    /// Parameters in `but` are not replaced.
     pub(super) fn over<'b>(&self, mut below: Body<'b>, but: &[&str]) -> Result<Body<'b>, ApiError>
     where
         'a: 'b,
@@ -171,7 +173,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Upper bound for the number of values in a JSON text: one, plus one for each comma, list and object.
+/// An upper bound for the number of values in a JSON text: one, and one more for each comma, list and object.
 fn values(json: &str) -> usize {
     let (mut count, mut in_text, mut is_escaped) = (1, false, false);
     for byte in json.bytes() {
@@ -186,7 +188,7 @@ fn values(json: &str) -> usize {
     count
 }
 
-/// Parses a value at `place` of the request.
+/// Parses the value at `place` of the request.
 pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str) -> Result<T, ApiError> {
     located(serde_path_to_error::deserialize(value), place)
 }
@@ -197,16 +199,16 @@ pub(super) fn json(text: &str) -> Result<&RawValue, ApiError> {
         .map_err(|error| ApiError::new(500, format!("a stored part of a response is not valid JSON: {error}")))
 }
 
-/// A text, borrowed from the request's body if it has no escapes.
+/// A text. It is borrowed from the request's body if it contains no escapes.
 pub(super) fn text<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
-    /// Serde copies the text of a `Cow` unless it is a field.
+    /// Serde copies the text of a `Cow`, except if the `Cow` is a field.
     #[derive(Deserialize)]
     #[serde(transparent)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     value(given, place).map(|Text(text)| text)
 }
 
-/// The texts of a value that is a text or a list of at most `MAX` texts.
+/// The texts of a value. The value may be a text, or a list of at most `MAX` texts.
 pub(super) fn texts<const MAX: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
     if is_text(given) {
         return Ok(vec![value(given, place)?]);
@@ -218,7 +220,7 @@ pub(super) fn is_text(value: &RawValue) -> bool {
     value.get().starts_with('"')
 }
 
-/// The first byte of a list's first entry; `None` for an empty list and for other values.
+/// The first byte of the first entry of a list; `None` for an empty list, and for values that are not lists.
 pub(super) fn first_of_list(value: &RawValue) -> Option<u8> {
     let entries = value.get().strip_prefix('[')?;
     entries.trim_start().bytes().next().filter(|byte| *byte != b']')
@@ -234,7 +236,7 @@ fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, pl
             (place, inner) if inner.starts_with('[') => format!("{place}{inner}"),
             (place, inner) => format!("{place}.{inner}"),
         };
-        // The position inside the parameter is not the position in the request.
+        // This position counts from the parameter's beginning, and not from the request's.
         let error = error.inner();
         let position = format!(" at line {} column {}", error.line(), error.column());
         let reason = error.to_string();
@@ -246,11 +248,11 @@ fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, pl
     })
 }
 
-/// A list of at most `MAX` entries. Parsing stops with an error at the first entry beyond.
+/// A list of at most `MAX` entries. At one more entry, parsing stops with an error.
 #[derive(Debug)]
 pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
 
-/// The entries of an object: at most `MAX`, with no name twice.
+/// The entries of an object. There are at most `MAX`, and each name occurs once.
 #[derive(Debug)]
 pub(super) struct Entries<T, const MAX: usize>(pub(super) BTreeMap<String, T>);
 

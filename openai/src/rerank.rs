@@ -1,4 +1,4 @@
-//! Requests to rank documents by how well they answer a query.
+//! Requests to rank documents by how well they answer a question.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use super::parameters;
 use super::reading::{self, List};
 use autoplace::embed::{self, Embedder, Embedding};
 
-/// Maximum documents of one request.
+/// Maximum number of documents in one request.
 const MAX_DOCUMENTS: usize = 2048;
-/// Refused parameters, each with the values that have no effect; `false` has none either.
+/// Parameters that are refused, each with the values that have no effect; `false` has no effect either.
 const REFUSED: [(&str, &str); 4] =
     [("rank_fields", ""), ("max_tokens_per_doc", ""), ("max_chunks_per_doc", ""), ("truncate", "")];
 
-/// The parsed and checked body of `POST /v1/rerank`, in Jina's and Cohere's form (`query`, `documents`, `top_n`,
-/// `return_documents`) or in Hugging Face's TEI form (`query`, `texts`, `return_text`).
+/// The body of `POST /v1/rerank`, parsed and checked. It has the form of Jina and Cohere (`query`, `documents`,
+/// `top_n`, `return_documents`), or that of Hugging Face's TEI (`query`, `texts`, `return_text`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RerankRequest {
     query: String,
@@ -37,7 +37,7 @@ struct Body {
     return_text: Option<bool>,
 }
 
-/// A document: a text, or an object with a text.
+/// A document: a text, or an object that contains a text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Document {
@@ -88,8 +88,8 @@ impl RerankRequest {
     ///
     /// # Errors
     ///
-    /// Status 400 for a document that is empty or too long with its query; 500 for a failed computation, and for a
-    /// model that is not a reranker.
+    /// Status 400 for a document that is empty, or too long together with the query. Status 500 for a failed
+    /// computation, and for a model that is not a reranker.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let longest = embedder.longest_text()?;
         check_length(self.query.len(), longest, "query")?;
@@ -131,7 +131,7 @@ impl RerankRequest {
     }
 }
 
-/// Scores with their indices, the largest first. Scores that are not numbers come last.
+/// Scores with their indices, the highest first. A score that is not a number (NaN) comes last.
 fn best_first(scores: impl Iterator<Item = f32>) -> Vec<(usize, f32)> {
     let mut order: Vec<(usize, f32)> = scores.enumerate().collect();
     order.sort_by(|(_, one), (_, other)| one.is_nan().cmp(&other.is_nan()).then(other.total_cmp(one)));

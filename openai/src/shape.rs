@@ -1,4 +1,4 @@
-//! The JSON of answers, as a whole and in chunks.
+//! The JSON of answers, in one piece and in chunks.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use super::choice::{Step, Tokens};
 use super::logprobs::{self, TokenInfo};
 use autoplace::chat::{ReplyPart, ToolCall};
 
-/// The endpoint of an answer.
+/// The endpoint to which an answer belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Chat,
@@ -23,7 +23,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint's name for the parameter with the prompt.
+    /// The name of the parameter that contains the prompt.
     pub(super) fn prompt(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages | Self::Responses => "messages",
@@ -32,7 +32,8 @@ impl Endpoint {
         }
     }
 
-    /// The log-probabilities in the endpoint's form. `offset` is the length of the text so far, in characters.
+    /// The log-probabilities, in the form that this endpoint uses. `offset` is the length of the text so far, in
+    /// characters.
     fn logprobs(self, tokens: &[TokenInfo], offset: &mut usize) -> Value {
         match self {
             _ if tokens.is_empty() => Value::Null,
@@ -42,7 +43,7 @@ impl Endpoint {
     }
 }
 
-/// The fields at the beginning of every answer's body.
+/// The fields with which the body of every answer begins.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) endpoint: Endpoint,
@@ -52,13 +53,14 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// A name for one of its answers, different from all other answers' names.
+    /// A name for one of the request's answers. No other answer has the same name.
     pub(super) fn name_of(&self, choice: usize) -> String {
         let id = self.id.split_once('-').map_or(&*self.id, |(_, id)| id);
         format!("{id}_{choice}")
     }
 
-    /// A stream's chunk with this choice. With `has_usage`, `usage` is null here and set in the last chunk.
+    /// A chunk of a stream that contains this choice. With `has_usage`, `usage` is null in this chunk; the last chunk
+    /// contains the numbers.
     pub(super) fn chunk(&self, choice: Value, has_usage: bool) -> Value {
         let mut body = self.body(true, vec![choice]);
         if has_usage {
@@ -67,7 +69,7 @@ impl Frame {
         body
     }
 
-    /// A body with these choices. `chunk` is whether it is a stream's chunk.
+    /// A body with these choices. `chunk` says whether the body is a chunk of a stream.
     pub(super) fn body(&self, chunk: bool, choices: Vec<Value>) -> Value {
         let object = match (self.endpoint, chunk) {
             (Endpoint::Chat, false) => "chat.completion",
@@ -87,7 +89,7 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Token counts of a whole request. Each prompt is counted once, even if it has several answers.
+/// Token counts of a whole request. If a prompt has several answers, its tokens are counted only once.
 pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
     let (mut prompt, mut cached, mut completion, mut reasoning) = (0, 0, 0, 0);
     let mut counted = None;
@@ -107,7 +109,7 @@ pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
     })
 }
 
-/// An id for a call: nine letters and digits. Mistral's templates require this form, and others accept it.
+/// An id for a call: nine letters and digits. Mistral's templates require this form, and other templates accept it.
 fn call_id(answer: &str, index: usize) -> String {
     let mut hasher = DefaultHasher::new();
     (answer, index).hash(&mut hasher);
@@ -115,10 +117,10 @@ fn call_id(answer: &str, index: usize) -> String {
     (0..9).filter_map(|place| char::from_digit((hash / 36_u64.pow(place) % 36) as u32, 36)).collect()
 }
 
-/// The id and the arguments of a call, as text. `answer` is a name that no other answer has.
+/// The id and the arguments of a call, both as text. `answer` is a name that no other answer has.
 pub(super) fn called(call: &ToolCall, answer: &str, index: usize) -> (String, String) {
     let id = call.id.clone().unwrap_or_else(|| call_id(answer, index));
-    // If a limit cut the arguments short, they are a text.
+    // If a limit cut the arguments short, they are already a text.
     let arguments = call.arguments.as_str().map_or_else(|| call.arguments.to_string(), str::to_owned);
     (id, arguments)
 }
@@ -155,7 +157,7 @@ impl Chunks {
         }
     }
 
-    /// The choices for a step: one for each part, and one for the end.
+    /// The choices for a step: one for each part of its text, and one if the answer has ended.
     pub(super) fn choices(&mut self, step: &Step) -> Vec<Value> {
         let mut logprobs = self.endpoint.logprobs(&step.logprobs, &mut self.offset);
         let mut chunks = Vec::with_capacity(step.parts.len() + 1);

@@ -9,7 +9,7 @@ use super::reading::{self, Body, List};
 use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
-/// Maximum tokens of a prompt, as many as the longest contexts have.
+/// Maximum number of tokens in a prompt. The longest contexts have as many.
 const MAX_TOKENS: usize = 1 << 20;
 
 pub(super) struct TextRequest {

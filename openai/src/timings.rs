@@ -1,4 +1,4 @@
-//! Durations of answers: those of one answer in llama-server's form, and the totals of all.
+//! How long answers took: one answer in llama-server's form, and the totals of all answers.
 
 #[cfg(feature = "pool")]
 use std::collections::VecDeque;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use autoplace::generate::Statistics;
 
-/// `timings` of an answer: tokens, milliseconds, and tokens per second.
+/// The field `timings` of an answer: tokens, milliseconds, and tokens per second.
 pub(super) fn json(statistics: &Statistics) -> Value {
     let prompt = statistics.prompt_tokens.saturating_sub(statistics.cached_tokens);
     let generated = statistics.generated_tokens;
-    // The computation of the prompt also yields the first token.
+    // When the prompt is computed, the first token follows without a computation of its own.
     let computed = generated.saturating_sub(1);
     let mut timings = json!({
         "cache_n": statistics.cached_tokens,
@@ -49,17 +49,17 @@ pub(super) struct Totals {
     generation_micros: AtomicU64,
     drafted: AtomicU64,
     accepted: AtomicU64,
-    /// For each text that has ended since [`take_ended`](Self::take_ended): computed prompt tokens, and generated
-    /// tokens.
+    /// For each text that has ended since the last call of [`take_ended`](Self::take_ended): how many prompt tokens
+    /// were computed, and how many tokens were generated.
     #[cfg(feature = "pool")]
     ended: Mutex<VecDeque<(u32, u32)>>,
 }
 
-/// Maximum number of texts whose token counts are kept until somebody takes them.
+/// Maximum number of ended texts whose counts are kept until somebody takes them.
 #[cfg(feature = "pool")]
 const MAX_ENDED: usize = 64;
 
-/// The totals as numbers.
+/// The totals as plain numbers.
 #[cfg(feature = "server")]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Took {
@@ -92,7 +92,8 @@ impl Totals {
         }
     }
 
-    /// The token counts of the texts that have ended since the last call, of at most 64 texts.
+    /// The token counts of the texts that have ended since the last call. If there are more than 64, only those of 64
+    /// texts.
     #[cfg(feature = "pool")]
     pub(super) fn take_ended(&self) -> VecDeque<(u32, u32)> {
         std::mem::take(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,8 +1,8 @@
-//! Translates requests of other APIs to chat completions: it writes the chat request, and remembers the original place
-//! of each part.
+//! Translates requests of other APIs to chat completions: writes the chat request, and remembers where each part was in
+//! the original request.
 //!
 //! In: messages, tools and parameters from the other API's parser. Out: the body of a chat request, which is parsed and
-//! checked like a client's own, and [`Places`], which lets errors name the place in the original request.
+//! checked as if a client had sent it, and [`Places`], with which errors name the place in the original request.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,25 +18,25 @@ use super::error::ApiError;
 use super::parameters;
 use super::reading::{self, Entries};
 
-/// Maximum template variables of a request.
+/// Maximum number of template variables in a request.
 const MAX_VARIABLES: usize = 256;
 
-/// A chat request under construction.
+/// A chat request that is being written.
 #[derive(Default)]
 pub(super) struct ChatWriter<'a> {
     messages: Vec<ChatMessage<'a>>,
     tools: Vec<ChatTool<'a>>,
-    /// JSON values by the parameters' names in chat completions.
+    /// For each parameter in chat completions, its JSON value.
     parameters: Map<String, Value>,
     given: Vec<(String, &'a RawValue)>,
-    /// The original names of the parameters. The keys are their names in chat completions, without aliases.
+    /// The original names of the parameters. The keys are the names in chat completions, without aliases.
     names: BTreeMap<String, String>,
-    /// A parameter that the original request gives under two names.
+    /// The error if the original request contains a parameter under two names.
     given_twice: Option<ApiError>,
     variables: Vec<(String, Cow<'a, RawValue>)>,
     places: Places,
     left_out: Vec<String>,
-    /// Approximate bytes of the chat request.
+    /// About how many bytes the chat request has.
     bytes: usize,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Translation {
 pub(super) struct ChatMessage<'a> {
     pub(super) role: &'static str,
     pub(super) content: Cow<'a, str>,
-    /// Pictures and sounds. The number is the length in bytes of the content before each.
+    /// Pictures and sounds. The number before each is the length in bytes of the content that comes before it.
     pub(super) media: Vec<(usize, ChatMedia<'a>)>,
     pub(super) reasoning_content: Option<Cow<'a, str>>,
     pub(super) tool_calls: Vec<ChatCall<'a>>,
@@ -65,7 +65,7 @@ pub(super) struct ChatMessage<'a> {
 #[derive(Debug)]
 pub(super) struct ChatMedia<'a> {
     source: Source<'a>,
-    /// Its place in the original request.
+    /// Where it was in the original request.
     place: String,
 }
 
@@ -78,7 +78,7 @@ enum Source<'a> {
 }
 
 impl<'a> ChatMedia<'a> {
-    /// A picture by its URL.
+    /// A picture with this URL.
     pub(super) fn image(url: impl Into<Cow<'a, str>>, place: String) -> Self {
         Self { source: Source::Image(url.into()), place }
     }
@@ -127,7 +127,7 @@ impl Serialize for ChatMessage<'_> {
     }
 }
 
-/// The content of a message with pictures or sounds, as parts.
+/// The content of a message that has pictures or sounds, as a list of parts.
 struct Parts<'m, 'a>(&'m ChatMessage<'a>);
 
 impl Serialize for Parts<'_, '_> {
@@ -171,7 +171,7 @@ struct ChatTool<'a> {
     function: ChatFunction<'a>,
 }
 
-/// The parts of a function tool.
+/// The fields of a tool that is a function.
 #[derive(Debug, Serialize)]
 pub(super) struct ChatFunction<'a> {
     pub(super) name: Cow<'a, str>,
@@ -184,7 +184,7 @@ pub(super) struct ChatFunction<'a> {
 }
 
 impl<'a> ChatCall<'a> {
-    /// `arguments` is an object, or a JSON text.
+    /// `arguments` is an object, or a text that contains JSON.
     pub(super) fn new(id: Cow<'a, str>, name: Cow<'a, str>, arguments: &'a RawValue) -> Self {
         Self { id, r#type: "function", function: CalledFunction { name, arguments } }
     }
@@ -195,7 +195,7 @@ impl<'a> ChatMessage<'a> {
         Self { role, content: content.into(), ..Self::default() }
     }
 
-    /// Appends a text as a separate paragraph, unless a picture is before it.
+    /// Appends a text as a separate paragraph. If a picture comes before it, no line break is added.
     pub(super) fn append(&mut self, text: &str) {
         let is_after_media = self.media.last().is_some_and(|(at, _)| *at == self.content.len());
         if !self.content.is_empty() && !text.is_empty() && !is_after_media {
@@ -214,7 +214,7 @@ impl<'a> ChatMessage<'a> {
         self.content.is_empty() && self.media.is_empty()
     }
 
-    /// Appends the content of a later message.
+    /// Appends the content of a later message to this one.
     fn append_content(&mut self, content: &str, media: Vec<(usize, ChatMedia<'a>)>) {
         let begins_with_text = media.first().is_none_or(|(at, _)| *at > 0);
         match begins_with_text {
@@ -225,7 +225,7 @@ impl<'a> ChatMessage<'a> {
         self.media.extend(media.into_iter().map(|(at, media)| (begin + at, media)));
     }
 
-    /// Appends a thought as a separate line.
+    /// Appends a thought on a line of its own.
     pub(super) fn think(&mut self, thought: Cow<'a, str>) {
         match &mut self.reasoning_content {
             Some(before) => {
@@ -238,7 +238,7 @@ impl<'a> ChatMessage<'a> {
     }
 }
 
-/// Joins texts with line breaks. A single text stays borrowed.
+/// Joins texts with line breaks. If there is only one text, it stays borrowed.
 pub(super) fn joined(texts: Vec<Cow<'_, str>>) -> Cow<'_, str> {
     match <[_; 1]>::try_from(texts) {
         Ok([text]) => text,
@@ -246,8 +246,8 @@ pub(super) fn joined(texts: Vec<Cow<'_, str>>) -> Cow<'_, str> {
     }
 }
 
-/// A thought in the form in which a client keeps it for the next request. It is not encrypted, because the client may
-/// read it.
+/// A thought, in the form that a client stores for its next request. It is not encrypted, because the client may read
+/// it.
 pub(super) fn encoded_thought(thought: &str) -> String {
     BASE64_STANDARD.encode(thought)
 }
@@ -263,13 +263,13 @@ impl<'a> ChatWriter<'a> {
         Self { bytes, ..Self::default() }
     }
 
-    /// Sets the parameter that errors about the whole conversation name.
+    /// Sets the parameter that is named in errors about the whole conversation.
     pub(super) fn conversation_is(&mut self, name: &'static str) {
         self.places.conversation = Some(name);
     }
 
-    /// Adds a message from `place` of the original request. Consecutive messages of the user, or of the assistant, are
-    /// merged, as in both other APIs, because many templates require alternating roles.
+    /// Adds a message from `place` of the original request. If the user, or the assistant, has several messages in
+    /// succession, they are merged. Both other APIs do the same, because many templates require that roles alternate.
     pub(super) fn message(&mut self, message: ChatMessage<'a>, place: impl FnOnce() -> String) {
         if let Some(last) = self.messages.last_mut()
             && last.role == message.role
@@ -294,9 +294,9 @@ impl<'a> ChatWriter<'a> {
         self.messages.last_mut()
     }
 
-    /// Adds a tool from `place` of the original request. `schema` is the name of its schema there.
+    /// Adds a tool from `place` of the original request. `schema` is the name that its schema has there.
     pub(super) fn tool(&mut self, mut function: ChatFunction<'a>, place: String, schema: &'static str) {
-        // `strict: false` is left out, because it is the default and the prompt would show it.
+        // `strict: false` is the default. It is left out, because otherwise the prompt would show it.
         function.strict = function.strict.filter(|is_strict| *is_strict);
         self.tools.push(ChatTool { r#type: "function", function });
         self.places.tools.push((place, schema));
@@ -310,24 +310,24 @@ impl<'a> ChatWriter<'a> {
         !self.tools.is_empty()
     }
 
-    /// Notes an optional part of the request that is left out.
+    /// Records that an optional part of the request is left out.
     pub(super) fn leave_out(&mut self, what: String) {
         self.left_out.push(what);
     }
 
-    /// Sets a parameter of chat completions. `own` is the parameter of the original request that it comes from.
+    /// Sets a parameter of chat completions. `own` is the parameter in the original request from which the value comes.
     pub(super) fn set(&mut self, name: &str, own: &'static str, value: impl Into<Value>) {
         self.rename(name, own);
         self.parameters.insert(name.to_owned(), value.into());
     }
 
-    /// Sets a parameter of chat completions to a value of the original request. `own` is its name there.
+    /// Sets a parameter of chat completions to a value of the original request. `own` is the name that it has there.
     pub(super) fn give(&mut self, name: &str, own: &'static str, value: &'a RawValue) {
         self.rename(name, own);
         self.given.push((name.to_owned(), value));
     }
 
-    /// Passes parameters on under the same names, except those that the translation handles itself.
+    /// Passes parameters on without changing their names, except those that the translation itself handles.
     pub(super) fn pass_others(
         &mut self,
         body: &reading::Body<'a>,
@@ -346,7 +346,7 @@ impl<'a> ChatWriter<'a> {
         Ok(())
     }
 
-    /// Sets how long the model thinks, for the original request's parameter `own`. Templates know three levels, and
+    /// Sets how much the model thinks. `own` is the original request's parameter. Templates know three levels and
     /// `none`.
     pub(super) fn effort(&mut self, own: &'static str, effort: &str) {
         let level = match effort {
@@ -357,8 +357,8 @@ impl<'a> ChatWriter<'a> {
         self.set("reasoning_effort", own, level);
     }
 
-    /// Constrains the answer to the schema at `own` of the original request. In chat completions a `grammar` would take
-    /// precedence, so a request with both is an error.
+    /// Constrains the answer to the schema at `own` of the original request. In chat completions, a `grammar` takes
+    /// precedence over a schema, so a request with both is an error.
     pub(super) fn schema(&mut self, own: &'static str, schema: &'a RawValue) -> Result<(), ApiError> {
         if self.given.iter().any(|(name, value)| name == "grammar" && value.get() != "\"\"") {
             let message = format!("`{own}` is given beside `grammar`: use one of them");
@@ -368,7 +368,7 @@ impl<'a> ChatWriter<'a> {
         Ok(())
     }
 
-    /// Notes the original name of a parameter, for errors.
+    /// Records the original name of a parameter, for errors.
     fn rename(&mut self, chat: &str, own: &'static str) {
         self.name(chat, own);
         if chat != own {
@@ -382,14 +382,14 @@ impl<'a> ChatWriter<'a> {
         }
     }
 
-    /// Reads the request's template variables. A later [`variable`](Self::variable) does not replace them.
+    /// Reads the request's template variables. A later call of [`variable`](Self::variable) does not replace them.
     fn variables(&mut self, given: &'a RawValue) -> Result<(), ApiError> {
         let Entries::<&'a RawValue, MAX_VARIABLES>(given) = reading::value(given, "chat_template_kwargs")?;
         self.variables.extend(given.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))));
         Ok(())
     }
 
-    /// Sets a variable of the template, unless the request has set it.
+    /// Sets a variable of the template, unless the request already sets it.
     pub(super) fn variable(&mut self, name: &str, value: bool) {
         if self.variables.iter().all(|(known, _)| known != name)
             && let Ok(value) = serde_json::value::to_raw_value(&value)
@@ -402,7 +402,7 @@ impl<'a> ChatWriter<'a> {
     ///
     /// # Errors
     ///
-    /// Status 400 for a parameter that the original request gives under two names.
+    /// Status 400 if the original request contains a parameter under two names.
     pub(super) fn finish(self) -> Result<Translation, ApiError> {
         let Self { messages, tools, parameters, given, variables, mut places, left_out, bytes, given_twice, .. } = self;
         for (index, message) in messages.iter().enumerate() {
@@ -417,7 +417,7 @@ impl<'a> ChatWriter<'a> {
             return Err(error);
         }
         let body = Body { messages, tools, parameters, given, variables };
-        // The chat request is about as long as the original one.
+        // The chat request is about as long as the original request.
         let mut written = Vec::with_capacity(bytes + bytes / 8);
         serde_json::to_writer(&mut written, &body)
             .map_err(|error| ApiError::new(500, format!("the translation: {error}")))?;
@@ -425,7 +425,7 @@ impl<'a> ChatWriter<'a> {
     }
 }
 
-/// The whole body. The order of the fields does not matter, but no name may occur twice.
+/// The whole body of the chat request. The order of its fields does not matter, but no name may occur twice.
 #[derive(Serialize)]
 struct Body<'a> {
     messages: Vec<ChatMessage<'a>>,
@@ -443,28 +443,28 @@ fn as_map<V: Serialize, S: serde::Serializer>(entries: &[(String, V)], serialize
     serializer.collect_map(entries.iter().map(|(name, value)| (name, value)))
 }
 
-/// The original places of a translated request's parts.
+/// Where the parts of a translated request were in the original request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places {
-    /// The place of each message.
+    /// For each message, its place in the original request.
     messages: Vec<String>,
     /// The places of pictures and sounds in the chat request, with their original places.
     media: Vec<(String, String)>,
-    /// The place of each tool, and the name of its schema there.
+    /// For each tool, its place in the original request and the name that its schema has there.
     tools: Vec<(String, &'static str)>,
-    /// Other parameters: the name in chat completions, and the original one.
+    /// The other parameters: each with its name in chat completions and its original name.
     renamed: Vec<(String, &'static str)>,
-    /// The original request's name for `messages` as a whole.
+    /// The original request's name for the list `messages` as a whole.
     conversation: Option<&'static str>,
 }
 
 impl Places {
-    /// Replaces the place in an error by the original place.
+    /// Replaces the place in an error by the place in the original request.
     pub(super) fn restore(&self, mut error: ApiError) -> ApiError {
         if let Some(param) = error.param.take() {
             let original = self.original(&param).unwrap_or_else(|| param.clone());
             error.message = error.message.replacen(&param, &original, 1);
-            // An error about two parameters names the second one in its message.
+            // If an error is about two parameters, its message contains the name of the second.
             for (chat, own) in &self.renamed {
                 error.message = error.message.replace(&format!("beside `{chat}`"), &format!("beside `{own}`"));
             }
@@ -473,21 +473,22 @@ impl Places {
         error
     }
 
-    /// Replaces the place at the beginning of a text, such as one of
+    /// Replaces the place with which a text begins, such as an entry of
     /// [`Completion::unenforced`](super::Completion::unenforced).
     pub(super) fn restore_beginning(&self, text: &str) -> String {
         let (place, rest) = text.split_once(": ").unwrap_or((text, ""));
         self.original(place).map_or_else(|| text.to_owned(), |place| format!("{place}: {rest}"))
     }
 
-    /// The original place; `None` if it is the same.
+    /// The place in the original request; `None` if it is the same there.
     fn original(&self, place: &str) -> Option<String> {
         let is_of = |part: &str| place.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         if let Some((_, own)) = self.media.iter().find(|(part, _)| is_of(part)) {
             return Some(own.clone());
         }
         if let Some((index, rest)) = indexed(place, "messages") {
-            // In the other APIs, a call is an item or a block of its own, so the message's place is already the call's.
+            // In the other APIs, a call is a separate item or block. So the place of the message is already that of the
+            // call.
             let rest = if rest.starts_with(".tool_calls") { "" } else { rest };
             let rest = rest.strip_prefix(".content").unwrap_or(rest);
             return self.messages.get(index).map(|own| format!("{own}{rest}"));
@@ -510,7 +511,7 @@ impl Places {
     }
 }
 
-/// Parses a place of the form `list[index]rest` into the index and the rest.
+/// Splits a place of the form `list[index]rest` into the index and the rest.
 fn indexed<'a>(place: &'a str, list: &str) -> Option<(usize, &'a str)> {
     let (index, rest) = place.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
     Some((index.parse().ok()?, rest))

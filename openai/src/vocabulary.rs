@@ -1,5 +1,5 @@
-//! Other requests of llama-server's clients than those for answers: for tokens, rendered prompts, and facts about the
-//! server.
+//! The other requests that llama-server's clients send, besides those for answers: for tokens, for rendered prompts,
+//! and for facts about the server.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,15 +10,15 @@ use super::reading::{self, List};
 use autoplace::generate::{Error, Speculation};
 use autoplace::llama_sys::{Token, Vocab};
 
-/// Maximum tokens of a list, and maximum texts and tokens of a mixed list.
+/// Maximum number of tokens in a list. In a mixed list, maximum number of texts and tokens together.
 const MAX_TOKENS: usize = 1 << 20;
 const MAX_PIECES: usize = 4096;
-/// The context limits the length of a text, but counts as at least [`MIN_CONTEXT`] and at most [`MAX_CONTEXT`] tokens.
-/// Programs count tokens in order to cut long texts, so a small context must permit longer ones. A tokenizer needs
-/// about eighty times as much memory as its text.
+/// The context limits the length of a text. For this limit it counts as at least [`MIN_CONTEXT`] and at most
+/// [`MAX_CONTEXT`] tokens. Programs count tokens in order to cut long texts, so with a small context they must be able
+/// to send longer texts. A tokenizer needs about eighty times as much memory as the text.
 const MIN_CONTEXT: usize = 1 << 13;
 const MAX_CONTEXT: usize = 1 << 15;
-/// Maximum number of tokens that are listed with their texts, because each becomes an object.
+/// Maximum number of tokens that are listed together with their texts, because each becomes a JSON object.
 const MAX_SHOWN: usize = 1 << 16;
 
 #[derive(Debug, Deserialize)]
@@ -45,8 +45,8 @@ enum Piece {
 
 impl Api {
     /// Answers `POST /tokenize`: the tokens of `content`, a text or a list of texts and tokens. `add_special` (default
-    /// `false`) adds the vocabulary's own tokens around the text, `parse_special` (default `true`) parses control
-    /// tokens in the text, `with_pieces` adds the text of each token.
+    /// `false`) adds the vocabulary's own tokens around the text. `parse_special` (default `true`) parses control
+    /// tokens in the text. `with_pieces` adds the text of each token.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Api {
             }
             let piece = |token: &Token| {
                 let bytes = bytes_of(vocab, *token, || "content".to_owned())?;
-                // The bytes of a token may be a part of a character and then are not text.
+                // The bytes of a token may be a part of a character. Such bytes are not a text.
                 let piece = String::from_utf8(bytes).map_or_else(|error| json!(error.as_bytes()), Value::from);
                 Ok(json!({"id": token, "piece": piece}))
             };
@@ -128,11 +128,12 @@ impl Api {
         Ok(json!({"object": "response.input_tokens", "input_tokens": self.count_tokens(body)?}))
     }
 
-    /// Answers `GET /props`: the facts that clients of llama-server read. The answer contains no path of this machine.
+    /// Answers `GET /props` with the facts that clients of llama-server read. The answer contains no path of this
+    /// machine.
     ///
     /// # Errors
     ///
-    /// Status 500 if the vocabulary cannot be read.
+    /// Status 500 if reading the vocabulary fails.
     pub fn props(&self) -> Result<Value, ApiError> {
         let special = |vocab: &Vocab, token: Option<Token>| {
             let piece = token.and_then(|token| vocab.piece(token, true).ok()).unwrap_or_default();
@@ -154,8 +155,8 @@ impl Api {
         Ok(props)
     }
 
-    /// Answers `GET /slots`: the engine's sequences, and how many of them are running. The answer does not show their
-    /// texts.
+    /// Answers `GET /slots`: lists the engine's sequences, and says how many of them are running. The answer does not
+    /// contain their texts.
     pub fn slots(&self) -> Value {
         let running = self.engine.metrics().running;
         let drafts = self.speculation() != Speculation::Off;
@@ -169,7 +170,7 @@ impl Api {
     }
 }
 
-/// The text of a token at `place` of the request.
+/// The bytes of a token's text. `place` is the token's place in the request.
 fn bytes_of(vocab: &Vocab, token: Token, place: impl Fn() -> String) -> Result<Vec<u8>, ApiError> {
     if !vocab.contains(token) {
         return Err(unknown(vocab, token, &place()));

@@ -36,7 +36,7 @@ pub(crate) fn read(file: &Path) -> io::Result<String> {
 /// old file or the whole new one. The permissions of an existing file are kept. A destination that is not a regular
 /// file, such as `/dev/stdout`, is written directly.
 pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
-    // Replace the target of a symbolic link, so that the link survives.
+    // If the destination is a symbolic link, its target is replaced, so that the link stays.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let there = fs::metadata(&file).ok();
     if there.as_ref().is_some_and(|there| !there.is_file()) {
@@ -173,7 +173,7 @@ macro_rules! compiled_here {
 }
 pub(crate) use compiled_here;
 
-/// Reads a value in another crate's format and returns its JSON text.
+/// Reads a value with another crate's deserialiser, and returns the value as JSON text.
 pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     if from.is_human_readable() { Ok(Value::deserialize(from)?.to_string()) } else { String::deserialize(from) }
 }

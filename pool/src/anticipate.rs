@@ -29,8 +29,6 @@ struct Outlook<'s> {
     elapsed: f64,
     /// The share of each model in all requests.
     shares: Vec<f64>,
-    /// Requests per second, for all models.
-    rate: f64,
 }
 
 impl<'s> Outlook<'s> {
@@ -39,7 +37,7 @@ impl<'s> Outlook<'s> {
         let rates: Vec<f64> = state.models.iter().map(|model| model.demand.rate(state.now)).collect();
         let all: f64 = rates.iter().sum();
         let shares = rates.iter().map(|rate| if all > 0.0 { rate / all } else { 0.0 }).collect();
-        Some(Self { state, last, elapsed: state.now.saturating_sub(at).as_secs_f64(), shares, rate: all })
+        Some(Self { state, last, elapsed: state.now.saturating_sub(at).as_secs_f64(), shares })
     }
 
     fn name(&self, index: usize) -> &str {
@@ -78,9 +76,7 @@ impl<'s> Outlook<'s> {
         let fastest = model.fastest_seconds();
         let slower = |seconds: f64| model.priority * chance * (seconds - fastest).max(0.0);
         let out = model.priority * (chance * load + self.later(index, load));
-        // A request for another model that comes during the load waits for its end.
-        let delayed = crate::knob("DIST2", 0.0) * (1.0 - chance) * (self.rate * load).min(1.0) / 2.0 * load;
-        let hidden = model.priority * chance * exposed(load, self.gap(index)) + DISTURBANCE * load + delayed;
+        let hidden = model.priority * chance * exposed(load, self.gap(index)) + DISTURBANCE * load;
         let stays = match &model.loaded {
             Some(rung) => slower(model.demand.seconds(&rung.plan)),
             None => out,
@@ -95,7 +91,7 @@ impl<'s> Outlook<'s> {
             for rung in model.ladder.rungs() {
                 let seconds = model.demand.seconds(&rung.plan);
                 let is_loaded = model.loaded.as_ref().is_some_and(|loaded| loaded.held == rung.held);
-                if is_loaded || seconds > crate::knob("NEARLY", NEARLY) * fastest {
+                if is_loaded || seconds > NEARLY * fastest {
                     continue;
                 }
                 let price = hidden + slower(seconds);
@@ -121,7 +117,7 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     let best = cheapest_of(state, choices, &[])?;
     let loaded = best.order.iter().filter(|&&index| best.choices[index].rung.is_some());
     let loads: f64 = loaded.map(|&index| state.models[index].load_seconds(&state.machine)).sum();
-    let is_worth = stays - best.price >= (crate::knob("MIN_SHARE", MIN_SHARE) * loads).max(MIN_SECONDS);
+    let is_worth = stays - best.price >= (MIN_SHARE * loads).max(MIN_SECONDS);
     (is_worth && loads > 0.0).then_some(best)
 }
 

@@ -66,7 +66,7 @@ impl PoolFile {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_with_defaults(path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let path = path.as_ref();
         let error = |source| Error::Read { file: path.to_owned(), source };
@@ -82,7 +82,7 @@ impl PoolFile {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::parse_with_defaults(text, path, &Request::new())
     }
@@ -92,7 +92,7 @@ impl PoolFile {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn parse_with_defaults(text: &str, path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let source = Source { text, path: path.as_ref() };
         let raw: Raw = toml::from_str(text).map_err(|error| source.error(error.span(), error.message()))?;

@@ -26,7 +26,3 @@ pub use runtime::{ModelHandle, ModelRequest, ModelStatus, Pool, PoolBuilder, Res
 pub use spec::{ModelSpec, check};
 pub use state::{Limits, ModelState, PoolState};
 pub use succession::Succession;
-
-pub(crate) fn knob(name: &str, default: f64) -> f64 {
-    std::env::var(name).ok().map_or(default, |value| value.parse().unwrap())
-}

@@ -177,11 +177,111 @@ pub(crate) fn fit<'r>(machine: &Machine, rungs: impl Iterator<Item = Option<&'r 
     rungs.flatten().try_fold(Room::new(machine), |room, rung| room.with(&rung.held)).is_some()
 }
 
+/// How often a model is expected to come back at least, if it is unloaded without a need.
+const MIN_TURNS: f64 = 0.5;
+
 /// How many times its price an optional move must gain. Requests fluctuate, and an unloaded model that is requested
 /// again takes the room back.
 fn patience(state: &PoolState) -> f64 {
     let out = state.models.iter().filter(|model| model.loaded.is_none());
     2.0 + out.map(|model| model.demand.turns(state.now).min(1.0)).sum::<f64>()
+}
+
+/// What the prices of one model's choices rest on.
+struct Prices<'s> {
+    state: &'s PoolState,
+    index: usize,
+    model: &'s ModelState,
+    wanted: Option<usize>,
+    /// Seconds of a load of the model.
+    load: f64,
+    /// Requests that are expected in the next ten minutes, multiplied by the priority.
+    expected: f64,
+    /// How many times its price a change must gain: more than once if nobody needs it now.
+    patience: f64,
+}
+
+impl<'s> Prices<'s> {
+    fn new(state: &'s PoolState, index: usize, wanted: Option<usize>) -> Self {
+        let model = &state.models[index];
+        let is_needed = wanted.is_some() || !state.is_within();
+        Self {
+            state,
+            index,
+            model,
+            wanted,
+            load: model.load_seconds(&state.machine),
+            expected: model.expected(state.now),
+            patience: if is_needed { 1.0 } else { patience(state) },
+        }
+    }
+
+    /// Predicted seconds of an expected request in this placement. Texts of other models take their share of the
+    /// processors, and a slower text takes its share of theirs for longer.
+    fn seconds(&self, rung: &Rung) -> f64 {
+        let seconds = self.model.demand.seconds(&rung.plan);
+        let (all, others) = (self.state.busy(None), self.state.busy(Some(self.index)));
+        let queue = self.model.demand.queue_seconds(seconds / (1.0 - others), rung.sequences(), self.state.now);
+        seconds / (1.0 - all).powi(2) + queue
+    }
+
+    /// Seconds that expected requests take longer than in the fastest placement.
+    fn expected_slower(&self, rung: &Rung) -> f64 {
+        let fastest = self.model.ladder.rungs().first().map_or(0.0, |fastest| self.seconds(fastest));
+        self.expected * (self.seconds(rung) - fastest).max(0.0)
+    }
+
+    /// Seconds that the waiting requests and the expected ones take longer than in the fastest placement.
+    fn slower(&self, rung: &Rung) -> f64 {
+        let fastest = self.model.ladder.rungs().first();
+        let of_waiting = fastest.map_or(0.0, |fastest| self.model.seconds_of_waiting(fastest));
+        let waiting = (self.model.seconds_of_waiting(rung) - of_waiting).max(0.0);
+        self.model.priority * waiting + self.expected_slower(rung)
+    }
+
+    /// Seconds until the running texts end.
+    fn ends_in(&self) -> f64 {
+        if self.model.texts > 0 { self.model.ends_in.as_secs_f64() } else { 0.0 }
+    }
+
+    /// The move of the loaded model from `now` to `other`; `None` if running texts would have no place there.
+    fn moved(&self, now: &Rung, other: &Rung) -> Option<Choice> {
+        let (model, load) = (self.model, self.load);
+        let waits = model.texts > 0 && !model.moves;
+        if !waits && model.texts.min(now.sequences()) > other.sequences() {
+            return None;
+        }
+        // During a move, the running texts wait, and so do requests that arrive.
+        let running = f64::from(if waits { 0 } else { model.texts });
+        let stalled = 1.0 + running + model.demand.rate(self.state.now) * load;
+        let until = if waits { self.ends_in() } else { 0.0 };
+        let price = self.patience * stalled * load + until + self.slower(other);
+        Some(Choice { rung: Some(other.clone()), is_change: true, waits, price })
+    }
+
+    /// The loaded model is unloaded. Two models are loaded again each time that requests alternate between them.
+    fn unloaded(&self) -> Choice {
+        let (state, model) = (self.state, self.model);
+        let turns = model.demand.turns(state.now);
+        let swaps = match self.wanted {
+            Some(wanted) => {
+                let swap = state.reload_seconds(self.index, wanted) + state.reload_seconds(wanted, self.index);
+                turns.min(state.models[wanted].demand.turns(state.now)) * swap
+            }
+            None if self.patience > 1.0 => {
+                // It is not known whose memory it takes when it comes back.
+                let others = state.models.iter().filter(|other| other.loaded.is_some() && other.name != model.name);
+                let longest = others.map(|other| other.load_seconds(&state.machine)).fold(0.0, f64::max);
+                self.patience * turns.max(MIN_TURNS) * (self.load + longest)
+            }
+            None => turns * self.load,
+        };
+        let bare = Room::new(&state.machine);
+        let back = model.ladder.rungs().iter().find(|rung| bare.with(&rung.held).is_some());
+        let served = back.map_or(0.0, |rung| self.expected_slower(rung));
+        let price = model.priority * swaps + served + self.ends_in();
+        Choice { rung: None, is_change: true, waits: model.texts > 0, price }
+    }
 }
 
 /// The choices of a model with their prices, the cheapest first. Choices with equal prices have this order: stay, move
@@ -193,86 +293,33 @@ fn choices(
     together: &[usize],
     is_held_off: bool,
 ) -> Vec<Choice> {
-    let model = &state.models[index];
-    let (machine, now) = (&state.machine, state.now);
-    let load = model.load_seconds(machine);
-    let expected =
-        model.expected(now) + if wanted == Some(index) { crate::knob("ASK", 0.0) * model.priority } else { 0.0 };
+    let prices = Prices::new(state, index, wanted);
+    let model = prices.model;
     let rungs = model.ladder.rungs();
-    // Texts of other models take their share of the processors, and a slower text takes its share of theirs for longer.
-    let is_crowded = crate::knob("CROWD", 1.0) > 0.0;
-    let (all, others) = if is_crowded { (state.busy(None), state.busy(Some(index))) } else { (0.0, 0.0) };
-    let with_queue = |rung: &Rung| {
-        let seconds = model.demand.seconds(&rung.plan);
-        let queue = model.demand.queue_seconds(seconds / (1.0 - others), rung.sequences(), now);
-        seconds / (1.0 - all).powi(2) + queue
-    };
-    let fastest = rungs.first().map_or(0.0, with_queue);
-    let of_waiting = rungs.first().map_or(0.0, |rung| model.seconds_of_waiting(rung));
-    // A placement serves the requests that wait now and those that are expected.
-    let slower = |rung: &Rung| {
-        let now = model.priority * (model.seconds_of_waiting(rung) - of_waiting).max(0.0);
-        now + expected * (with_queue(rung) - fastest).max(0.0)
-    };
-    let ends_in = if model.texts > 0 { model.ends_in.as_secs_f64() } else { 0.0 };
-    let mut choices = Vec::new();
+    let stays = |price: f64| Choice { rung: model.loaded.clone(), is_change: false, waits: false, price };
     let must_be_loaded = together.contains(&index);
-    match &model.loaded {
+    let mut choices = match &model.loaded {
+        Some(rung) if is_held_off => vec![stays(prices.slower(rung))],
         Some(rung) => {
-            choices.push(Choice { rung: Some(rung.clone()), is_change: false, waits: false, price: slower(rung) });
-            if is_held_off {
-                return choices;
-            }
-            let unforced = if wanted.is_none() && state.is_within() { patience(state) } else { 1.0 };
-            for other in rungs.iter().filter(|other| other.held != rung.held) {
-                let waits = model.texts > 0 && !model.moves;
-                if !waits && model.texts.min(rung.sequences()) > other.sequences() {
-                    // Running texts would have no place there.
-                    continue;
-                }
-                // During a move, the running texts wait, and so do requests that arrive.
-                let base = if wanted.is_none() && state.is_within() { crate::knob("BASE", 1.0) } else { 1.0 };
-                let stalled = base + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
-                let price = unforced * stalled * load + if waits { ends_in } else { 0.0 } + slower(other);
-                choices.push(Choice { rung: Some(other.clone()), is_change: true, waits, price });
-            }
-            // A model is unloaded only if its memory is needed; the manager unloads it after its idle time.
-            let is_needed = wanted.is_some() || !state.is_within();
-            let is_free = !is_needed && model.texts == 0 && crate::knob("FREE", 1.0) > 0.0;
-            if (is_needed || is_free) && !model.keep && !must_be_loaded && model.waiting == 0 {
-                // Both models are loaded again each time that requests alternate between them.
-                let turns = model.demand.turns(now);
-                let (swaps, swap) = match wanted {
-                    Some(wanted) => (
-                        turns.min(state.models[wanted].demand.turns(now)),
-                        state.reload_seconds(index, wanted) + state.reload_seconds(wanted, index),
-                    ),
-                    None if is_free => {
-                        let others =
-                            state.models.iter().filter(|other| other.loaded.is_some() && other.name != model.name);
-                        let longest = others.map(|other| other.load_seconds(machine)).fold(0.0, f64::max);
-                        (unforced * turns.max(0.5), load + longest)
-                    }
-                    None => (turns, load),
-                };
-                let bare = Room::new(machine);
-                let back = rungs.iter().find(|rung| bare.with(&rung.held).is_some());
-                let served = back.map_or(0.0, |rung| expected * (with_queue(rung) - fastest).max(0.0));
-                let delayed = wanted.map_or(1, |wanted| state.models[wanted].waiting.max(1));
-                let price = crate::knob("SWAP", 1.0) * model.priority * swaps * swap
-                    + served
-                    + ends_in * if crate::knob("DELAYED", 0.0) > 0.0 { f64::from(delayed) } else { 1.0 };
-                choices.push(Choice { rung: None, is_change: true, waits: model.texts > 0, price });
-            }
+            let others = rungs.iter().filter(|other| other.held != rung.held);
+            let moves = others.filter_map(|other| prices.moved(rung, other));
+            // Without a need, only a model that nobody uses is unloaded, so that it or others are faster afterwards.
+            let is_unused = model.waiting == 0 && (prices.patience <= 1.0 || model.texts == 0);
+            let may_leave = is_unused && !model.keep && !must_be_loaded;
+            let leaves = may_leave.then(|| prices.unloaded());
+            [stays(prices.slower(rung))].into_iter().chain(moves).chain(leaves).collect()
         }
         None if must_be_loaded => {
-            for rung in rungs {
-                let price = load + slower(rung);
-                choices.push(Choice { rung: Some(rung.clone()), is_change: true, waits: false, price });
-            }
+            let loaded = |rung: &Rung| Choice {
+                rung: Some(rung.clone()),
+                is_change: true,
+                waits: false,
+                price: prices.load + prices.slower(rung),
+            };
+            rungs.iter().map(loaded).collect()
         }
-        None => choices.push(Choice { rung: None, is_change: false, waits: false, price: 0.0 }),
-    }
+        None => vec![stays(0.0)],
+    };
     choices.sort_by(|one, other| one.price.total_cmp(&other.price));
     choices
 }

@@ -15,10 +15,7 @@ const FORGOTTEN: f64 = 0.01;
 const NEWEST: f64 = 0.2;
 
 /// The weight of what was not seen yet, in the sum of weights.
-#[allow(non_snake_case)]
-fn DOUBT() -> f64 {
-    crate::knob("DOUBT", 1.0)
-}
+const DOUBT: f64 = 1.0;
 
 /// For each model, the models that were requested after it. Times are durations since any fixed moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -66,7 +63,7 @@ impl Succession {
         let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
         let all: f64 = followers.iter().map(|follower| follower.weight).sum();
         let seen = followers.iter().find(|follower| follower.name == to).map_or(0.0, |follower| follower.weight);
-        (seen + DOUBT() * share) / (all + DOUBT())
+        (seen + DOUBT * share) / (all + DOUBT)
     }
 
     /// Mean seconds from a request for `from` to one for `to` that follows it. If none has followed lately, the mean to
@@ -75,9 +72,6 @@ impl Succession {
         let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
         if let Some(follower) = followers.iter().find(|follower| follower.name == to) {
             return Some(follower.gap);
-        }
-        if crate::knob("ANYGAP", 1.0) == 0.0 {
-            return None;
         }
         let any =
             if followers.is_empty() { self.after.values().flatten().collect() } else { Vec::from_iter(followers) };

@@ -102,7 +102,7 @@ pub fn install(
     installed
 }
 
-/// Copies a set into a folder below an empty folder, and returns its path.
+/// Copies a set into the empty folder `new`. Returns the folder that then holds the set: `new`, or a folder below it.
 fn bring(
     source: &Source,
     sha256: Option<&str>,

@@ -15,7 +15,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// The errors of [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
+    /// The errors of [`answer`](Self::answer). After an error, or if the answer is empty, the message is removed from
+    /// the history again.
     pub fn say(&mut self, content: impl Into<Content>) -> Result<ChatStream<&mut Self>, Error> {
         ChatStream::say(self, content)
     }
@@ -37,9 +38,8 @@ impl Chat {
     /// For a chat behind a lock, use [`ChatStream::say`]. Its stream keeps the lock.
     ///
     /// # Errors
-    ///
-    /// The errors of [`say`](Self::say), and [`Error::Thread`]. On an error, the chat is dropped; keep a clone to
-    /// continue the conversation.
+    /// The errors of [`say`](Self::say), and [`Error::Thread`]. After an error, the chat is lost; keep a clone if you
+    /// want to continue the conversation.
     #[cfg(feature = "async")]
     pub fn say_async(self, content: impl Into<Content>) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
         ChatStream::say(Box::new(self), content)?.into_async()
@@ -60,9 +60,8 @@ impl Chat {
     /// Reasoning is turned off in templates that support it (`enable_thinking`).
     ///
     /// # Errors
-    ///
-    /// The errors of [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). On an
-    /// error, the message is removed again.
+    /// The errors of [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). After
+    /// an error, the message is removed from the history again.
     #[cfg(feature = "schemars")]
     pub fn say_as<T>(&mut self, content: impl Into<Content>) -> Result<T, Error>
     where
@@ -81,8 +80,8 @@ impl Chat {
         Ok(value)
     }
 
-    /// Requests an answer to the messages so far. The finished answer is added to the history; a dropped answer is
-    /// added as far as it was generated.
+    /// Requests an answer to the messages so far. The finished answer is added to the history. If the stream is dropped
+    /// earlier, the part that was generated is added.
     ///
     /// # Errors
     ///

@@ -19,11 +19,11 @@ use crate::load::{self, Model};
 use crate::run::engine::Engine;
 use crate::run::token_stream::TokenStream;
 
-/// A conversation with a model: the messages so far, and the settings of its answers.
+/// A conversation with a model: the messages so far, and the settings for the answers.
 ///
 /// For each answer, the history is rendered with the model's own template. Tokens that the context still holds are not
-/// computed again. The tokens of an answer stay as they were generated, even if its text would be tokenized
-/// differently.
+/// computed again. The tokens of an answer stay as they were generated, even if the text of the answer would be
+/// tokenized differently.
 ///
 /// ```no_run
 /// use autoplace::{Model, ReplyPart};
@@ -42,7 +42,7 @@ use crate::run::token_stream::TokenStream;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
-    /// Settings of the answers. Each answer replaces the prompt.
+    /// The settings of the answers. For each answer, their prompt is replaced.
     pub(super) generate: GenerateRequest,
     /// The engine that generates the answers. `None` if the chat generates each answer with a stream of its own.
     engine: Option<Engine>,
@@ -66,8 +66,8 @@ pub(crate) struct Known {
 
 impl Known {
     /// Whether the rendering begins with the known text and with its pictures and sounds. `media` are the pictures and
-    /// sounds of the shown messages. The pictures are compared because, after the oldest turns were left out, the same
-    /// text may contain another picture.
+    /// sounds of the messages that are shown to the model. The pictures are compared because the same text may contain
+    /// another picture after the oldest turns were left out.
     fn begins(&self, rendered: &Rendered, media: &[&Media]) -> bool {
         if !rendered.as_str().starts_with(&self.text) {
             return false;
@@ -90,8 +90,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Template`] for a model without a template or with an invalid one ([`chat_with`](Self::chat_with) takes
-    /// another); [`Error::Load`] when the file cannot be read.
+    /// [`Error::Template`] if the model has no template or an invalid one (use [`chat_with`](Self::chat_with) with
+    /// another template then); [`Error::Load`] if the model's file cannot be read.
     pub fn chat(&self) -> Result<Chat, Error> {
         Ok(self.chat_with(ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?))
     }
@@ -103,8 +103,8 @@ impl Model {
 }
 
 impl Engine {
-    /// Begins a conversation with the chat template of the model. Many conversations can run at once, because each
-    /// answer is a text of this engine. A request for an answer waits while the engine's queue is full.
+    /// Begins a conversation with the chat template of the model. Many conversations can run at once, because this
+    /// engine generates the answers of all of them. A request for an answer waits while the engine's queue is full.
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
@@ -210,7 +210,7 @@ impl Chat {
         self.with(|generate| generate.max_tokens(n))
     }
 
-    /// Ends each answer before `text` would appear: see [`GenerateRequest::stop`].
+    /// Ends each answer just before the point where `text` would appear: see [`GenerateRequest::stop`].
     #[doc(alias = "stop_sequence")]
     #[doc(alias = "antiprompt")]
     #[doc(alias = "reverse_prompt")]
@@ -248,8 +248,8 @@ impl Chat {
         self
     }
 
-    /// Decides which messages are shown when the context has no room for all. Default: the oldest turns are left
-    /// out, and the system message stays.
+    /// Decides which messages the model gets when the context has no room for all of them. Default: the oldest turns
+    /// are left out, and the system message stays.
     pub fn when_full(mut self, when_full: ChatFull) -> Self {
         self.window.when_full = when_full;
         self
@@ -276,8 +276,8 @@ impl Chat {
     }
 
     /// The messages so far, for editing. After an edit, the chat decides again which messages a full context shows. The
-    /// context keeps the tokens before the first edit, except those of the last answer there if its text tokenizes
-    /// differently.
+    /// context keeps the tokens before the first edit. Only the tokens of the last answer before it are not kept if the
+    /// text of this answer would be tokenized differently.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         self.window.from = 0;
         &mut self.messages
@@ -347,8 +347,8 @@ impl Chat {
         let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(callable);
         let prompt = self.prompt(&rendered);
         if self.generate.model.is_in_worker() && prompt.has_media() {
-            // Only the worker knows the tokens of pictures. The worker's cache finds the tokens that its context holds
-            // already.
+            // Only the worker knows the tokens of pictures. The worker finds out by itself which tokens its context
+            // holds already.
             return Ok(Asked { known: Known::default(), prompt: Some(prompt), parser, constraint });
         }
         let layout = self.generate.model.lay_out(&prompt)?;
@@ -381,7 +381,7 @@ impl Chat {
         Ok(self.template.render(&conversation)?)
     }
 
-    /// The prompt of a rendering: the known tokens of the beginning, and the rest of the text.
+    /// The prompt for a rendered history: the known tokens of its beginning, and the rest as text.
     fn prompt(&self, rendered: &Rendered) -> Prompt {
         let shown = self.window.shown(&self.messages);
         let media: Vec<&Media> =
@@ -396,8 +396,8 @@ impl Chat {
         }
     }
 
-    /// Keeps the tokens of the prompt and of the answer. If the answer's tokens do not spell its text, for example
-    /// because a stop string was cut off, only those of the prompt are kept.
+    /// Keeps the tokens of the prompt and of the answer for the next prompt. If the answer's tokens do not spell its
+    /// text, for example because a stop string was cut off, only the tokens of the prompt are kept.
     pub(crate) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
         let mut bytes = Vec::with_capacity(text.len());
         let mut spell = |vocab: &Vocab| tokens.iter().all(|token| vocab.append_piece(*token, true, &mut bytes).is_ok());

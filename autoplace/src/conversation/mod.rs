@@ -1,4 +1,4 @@
-//! Conversations: messages in, the parts of an answer out.
+//! Conversations. In: messages. Out: the parts of an answer.
 //!
 //! A [`Chat`](crate::generate::Chat) keeps the messages, renders them with the model's template, and reads the answer's
 //! text as reasoning, content and tool calls. When the context is full, the oldest turns are left out (`window`).

@@ -16,8 +16,9 @@ use crate::load::AbortHandle;
 use crate::run::thread::block_on;
 use crate::run::token_stream::TokenStream;
 
-/// An iterator over the parts of an answer while it is generated. Dropping it ends the answer, and the history keeps
-/// the part that was generated. If there was no text, the message of [`say`](Chat::say) is removed again.
+/// An iterator over the parts of an answer while it is generated. When the iterator is dropped, the answer ends, and
+/// the history keeps the part that was generated. If that part has no text, the message of [`say`](Chat::say) is
+/// removed again.
 ///
 /// `C` gives access to the chat: `&mut Chat` for [`Chat::say`], `Box<Chat>` for `Chat::say_async`, or the guard of a
 /// lock.
@@ -31,15 +32,15 @@ pub struct ChatStream<C: DerefMut<Target = Chat>> {
     prompt: Known,
     /// Whether the user message is removed if the answer has no text.
     said: bool,
-    /// Tokens of the answer so far. The parser may still hold back the text of the last ones.
+    /// Tokens of the answer so far. The parser may still hold back the text of the last tokens.
     tokens: Vec<Token>,
     /// Set when the answer has ended.
     reply: Option<Reply>,
 }
 
 impl<C: DerefMut<Target = Chat>> ChatStream<C> {
-    /// Adds a user message to a chat and requests an answer. This is [`Chat::say`] for a chat in a `Box` or behind a
-    /// lock. The lock is kept until the stream is dropped:
+    /// Adds a user message to a chat and requests an answer. This is [`Chat::say`] for a chat in a `Box`, or for a chat
+    /// that a lock protects. The lock is kept until the stream is dropped:
     ///
     /// ```no_run
     /// # use autoplace::generate::{Chat, ChatStream, Error};
@@ -64,7 +65,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         }
     }
 
-    /// Requests an answer to the messages of a chat. This is [`Chat::answer`] for a chat in a `Box` or behind a lock.
+    /// Requests an answer to the messages of a chat. This is [`Chat::answer`] for a chat in a `Box`, or for a chat that
+    /// a lock protects.
     ///
     /// # Errors
     ///
@@ -80,8 +82,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
     }
 
     /// Runs to the end and returns the content of the answer, without reasoning and tool calls.
-    /// [`finish`](Self::finish) also returns the reasoning, the tool calls and the statistics, and says whether a limit
-    /// has cut the answer.
+    /// [`finish`](Self::finish) also returns the reasoning, the tool calls and the statistics, and whether a limit has
+    /// cut the answer off.
     ///
     /// # Errors
     ///
@@ -90,7 +92,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         Ok(self.finish()?.0.content)
     }
 
-    /// Ends the answer and returns the chat in its `Box` or guard. The history keeps the part that was generated.
+    /// Ends the answer and returns the chat, in the `Box` or the guard in which it was passed. The history keeps the
+    /// part that was generated.
     pub fn into_chat(mut self) -> C {
         self.end();
         match self.chat.take() {
@@ -99,8 +102,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         }
     }
 
-    /// Runs to the end, adds the answer to the history and returns it. [`Reply::finish_reason`] says whether a limit
-    /// has cut the answer.
+    /// Runs to the end, adds the answer to the history and returns it. [`Reply::finish_reason`] tells whether a limit
+    /// has cut the answer off.
     ///
     /// # Errors
     ///
@@ -119,7 +122,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         self.reply.as_ref()
     }
 
-    /// Counts and times so far.
+    /// The counts and times of the answer so far.
     pub fn statistics(&self) -> Statistics {
         self.text.statistics()
     }

@@ -4,8 +4,8 @@ use crate::chat::{ReplyFormat, Tool};
 use crate::decode::constraint::Constraint;
 use crate::decode::error::Error;
 
-/// Whether an answer may or must call a tool: OpenAI's `tool_choice`. The prompt is the same for every choice, so a
-/// change of the choice does not compute the prompt again.
+/// Whether an answer may or must call a tool: OpenAI's `tool_choice`. The prompt is the same for every choice, so the
+/// prompt need not be computed again when the choice changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model chooses.
@@ -40,8 +40,8 @@ impl ToolChoice {
     /// call is JSON with `name` and `arguments`, without the model's own marks. `None` for [`Auto`](Self::Auto) and
     /// [`None`](Self::None).
     ///
-    /// Arguments are held to the enforceable part of their tool's schema
-    /// ([`Constraint::enforceable`](Constraint::enforceable)). Removed keywords are logged.
+    /// The arguments of a call meet the enforceable part of their tool's schema
+    /// ([`Constraint::enforceable`](Constraint::enforceable)). Keywords that cannot be enforced are removed and logged.
     ///
     /// # Errors
     ///

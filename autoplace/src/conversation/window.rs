@@ -7,8 +7,8 @@ use crate::chat::{Message, Role};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChatFull {
-    /// The chat hides the oldest turns until half of the context is free, so that it need not hide more for the next
-    /// turns. A system message at the beginning and the last turn always stay.
+    /// The chat hides the oldest turns until half of the context is free, so that it need not hide further turns soon.
+    /// A system message at the beginning and the last turn always stay.
     /// [`Chat::messages`](crate::generate::Chat::messages) keeps all messages,
     /// [`Chat::forgotten`](crate::generate::Chat::forgotten) returns the hidden ones, and a `tracing` warning reports
     /// them.
@@ -22,13 +22,13 @@ pub enum ChatFull {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Window {
     pub(crate) when_full: ChatFull,
-    /// Index of the first shown message after the system message; 0 if all messages are shown.
+    /// The index of the first message after the system message that is shown; 0 if all messages are shown.
     pub(crate) from: usize,
 }
 
 impl Window {
-    /// The messages that are not shown. If the history was truncated so that it ends before the window, all of it is
-    /// shown.
+    /// The messages that are not shown. If the application has truncated the history so that it ends before this part,
+    /// the whole history is shown.
     pub(crate) fn forgotten<'m>(&self, messages: &'m [Message]) -> &'m [Message] {
         let kept = kept(messages);
         messages.get(kept..self.from).filter(|_| self.from < messages.len()).unwrap_or_default()

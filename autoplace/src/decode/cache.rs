@@ -1,4 +1,4 @@
-//! The cache of finished texts: a new prompt reuses the beginning that it shares with one of them.
+//! The cache of finished texts: a new prompt reuses the beginning that it has in common with a finished text.
 
 use llama_sys::{Context, Position, SeqId, Token};
 
@@ -10,27 +10,28 @@ use super::prefix::{Prefix, common_prefix, position};
 use super::stored::{Progress, Restored, Stored};
 use crate::load::{Contents, Remembered};
 
-/// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
-/// of the sequence.
+/// Shortest prefix, in tokens, that is worth a copy. If each sequence has its own cache, llama.cpp copies the whole
+/// cache of the sequence, however short the prefix is.
 pub(crate) const WORTH_A_COPY: usize = 64;
 
 /// The idle sequences of a context, which have no running text.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    /// Least recently used first. Empty sequences are absent.
+    /// The idle sequences, the least recently used first. Empty sequences are not in the list.
     idle: Vec<Remembered>,
-    /// Earlier states of sequences whose memory cannot go back by itself.
+    /// Saved earlier states, for memories that cannot return to an earlier state by themselves.
     pub(crate) checkpoints: Checkpoints,
-    /// Where idle sequences are kept beyond the context.
+    /// The prompt store, in which idle sequences are also kept outside of the context.
     pub(crate) stored: Option<Stored>,
-    /// Whether the last step stored a part of an idle sequence and more parts are left.
+    /// Whether the last step stored a part of an idle sequence and further parts remain to be stored.
     is_storing: bool,
     /// Whether the content of the context is unknown.
     stale: bool,
 }
 
 impl Remembered {
-    /// The tokens of the sequence, for a comparison with a text. The spans are those of the other text.
+    /// The tokens of the sequence, for a comparison with a text. The prefix gets the spans of the text with which it is
+    /// compared.
     fn prefix(&self) -> Prefix<'_> {
         Prefix { tokens: &self.tokens, spans: &NO_SPANS, marks: &self.marks, scales: &self.scales }
     }
@@ -39,17 +40,17 @@ impl Remembered {
 /// The sequences with running texts, and their reusable prefixes.
 pub(crate) type Running<'a> = [(SeqId, Prefix<'a>)];
 
-/// The sequence that a text gets.
+/// The sequence that a new text gets.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) seq: SeqId,
-    /// Tokens at the beginning of the prompt that the sequence already holds.
+    /// The number of tokens at the beginning of the prompt that the sequence already holds.
     pub(crate) cached: usize,
     /// The cached tokens that came from the prompt store.
     pub(crate) restored: Restored,
-    /// The sequence of a running text that holds these tokens in the same cells.
+    /// The sequence of a running text with which this text shares the cells of these tokens.
     pub(crate) shares: Option<SeqId>,
-    /// The positions of the prompt at which it is interrupted for checkpoints.
+    /// The positions at which the computation of the prompt is interrupted for checkpoints.
     pub(crate) stops: Stops,
 }
 
@@ -63,12 +64,12 @@ impl Place {
 #[derive(Debug, Clone, Copy)]
 struct Donor {
     seq: SeqId,
-    /// Shared tokens that the sequence's memory can go back to.
+    /// The number of shared tokens to which the sequence's memory can return.
     shared: usize,
-    /// Whether no text runs on the sequence.
+    /// Whether the sequence has no running text.
     is_idle: bool,
-    /// Whether the new text takes over this sequence instead of getting a copy of it. This is so when few tokens follow
-    /// the shared ones, or when a copy would have no room.
+    /// Whether the new text takes over this sequence instead of getting a copy of it. It does so if few tokens follow
+    /// the shared tokens, or if there is no room for a copy.
     yields: bool,
 }
 
@@ -93,8 +94,8 @@ impl Cache {
         self.stale = true;
     }
 
-    /// Records that the context holds only running texts. The checkpoints stay valid: they lie in host memory, and a
-    /// context refuses a checkpoint that does not fit it.
+    /// Records that the context holds only running texts. The checkpoints stay valid: they are in host memory, and a
+    /// context refuses a checkpoint that does not match it.
     pub(crate) fn emptied(&mut self) {
         self.idle.clear();
         self.stale = false;
@@ -113,8 +114,8 @@ impl Cache {
 
     /// Finds a sequence for a prompt. On return, the sequence holds the beginning of the prompt, or nothing.
     ///
-    /// Sequences under other adapters are not reused. Without `reuse`, the sequence is empty, and the text is computed
-    /// as the first one was.
+    /// Sequences that were computed with other adapters are not reused. Without `reuse`, the sequence is empty, and the
+    /// text is computed like the first text of a context.
     pub(crate) fn place(
         &mut self,
         lent: &mut Lent,
@@ -132,7 +133,7 @@ impl Cache {
             self.donor(context, running, prompt, free, has_room)?
         } else {
             if running.is_empty() && context.kv_unified() {
-                // Gives the text the same cells as the first text had.
+                // With this, the text gets the same cells that the first text of a context gets.
                 self.make_room(context, 0, is_alone)?;
             }
             (None, 0)
@@ -142,7 +143,7 @@ impl Cache {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };
-        // A restored beginning that the context refused may have displaced the donor.
+        // If the context has refused a restored beginning, the donor may have been displaced before that.
         let donor = donor.filter(|donor| !donor.is_idle || self.is_idle(donor.seq));
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
@@ -170,7 +171,7 @@ impl Cache {
         let Donor { seq, shared, is_idle, yields } = donor;
         let known = prompt.first(shared);
         if yields {
-            // The tokens after the shared ones are about to be forgotten.
+            // The tokens after the shared tokens are about to be forgotten.
             if self.idle.iter().any(|idle| idle.seq == seq && idle.tokens.len() > shared) {
                 self.keep(context, seq, is_alone);
             }
@@ -188,8 +189,8 @@ impl Cache {
         Ok(place)
     }
 
-    /// An empty sequence without a text, or the least recently used idle one. A context of unknown content is cleared
-    /// first.
+    /// An empty sequence without a text, or the least recently used idle sequence. A context of unknown content is
+    /// cleared first.
     fn free(&mut self, Lent { context, room, .. }: &mut Lent, running: &Running<'_>) -> Result<SeqId, Error> {
         if self.stale {
             context.kv_clear()?;
@@ -206,7 +207,8 @@ impl Cache {
     }
 
     /// Finds the sequence that can reuse the most tokens of a prompt. Also returns the longest common prefix with any
-    /// sequence. `free` is the sequence for a copy. `has_room` says that a copy needs no cell of another text.
+    /// sequence. `free` is the sequence that would get a copy. `has_room` is true if a copy needs no cell of another
+    /// text.
     fn donor(
         &self,
         context: &Context,
@@ -221,8 +223,8 @@ impl Cache {
         let mut best: Option<Donor> = None;
         let mut common = 0;
         for (seq, Prefix { tokens: held, marks, .. }, is_idle) in of_set {
-            // The last token is always computed, because its logits choose the next one.
-            // A picture is reused as a whole.
+            // The last token is always computed, because its logits choose the next token. A picture is reused as a
+            // whole.
             let shared = prompt.common(held, marks).min(prompt.tokens.len().saturating_sub(1));
             let shared = prompt.spans.floor(shared);
             common = common.max(shared);
@@ -242,7 +244,8 @@ impl Cache {
         Ok((best, common))
     }
 
-    /// The number of tokens of `known` that the sequence can keep: all of them, or the tokens of the last checkpoint.
+    /// The number of tokens of `known` that the sequence can keep: all tokens of `known`, or the tokens up to the last
+    /// checkpoint.
     pub(crate) fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         Ok(if can_go_back(context, seq, known.end())? {
@@ -252,7 +255,7 @@ impl Cache {
         })
     }
 
-    /// Cuts a sequence back to the tokens of `known`, as far as its memory [can](Self::reach). Returns the number of
+    /// Cuts a sequence back to as many tokens of `known` as its memory [can keep](Self::reach). Returns the number of
     /// tokens that it then holds.
     pub(crate) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
@@ -277,7 +280,7 @@ impl Cache {
         parting.into_iter().try_for_each(|seq| self.forget(context, seq, false))
     }
 
-    /// Takes a checkpoint of a running text whose sequence holds exactly these tokens.
+    /// Saves a checkpoint of a running text whose sequence holds exactly these tokens.
     pub(crate) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
         let Self { idle, checkpoints, .. } = self;
         // Drops each checkpoint that matches the beginning of no remaining sequence.
@@ -288,8 +291,8 @@ impl Cache {
         checkpoints.take(context, seq, held);
     }
 
-    /// Forgets idle sequences, least recently used first, until they hold at most `tokens` tokens. `is_alone` says that
-    /// no text waits for its next token meanwhile.
+    /// Forgets idle sequences, least recently used first, until all idle sequences together hold at most `tokens`
+    /// tokens. `is_alone` is true if no text waits for its next token meanwhile.
     pub(crate) fn make_room(&mut self, context: &mut Context, tokens: usize, is_alone: bool) -> Result<(), Error> {
         while self.len() > tokens
             && let Some(idle) = self.idle.first()
@@ -304,9 +307,10 @@ impl Cache {
         self.idle.iter().map(|idle| idle.tokens.len()).sum()
     }
 
-    /// Restores the longest stored beginning of a prompt into the sequence `free`, if that saves enough beside the
-    /// `shared` tokens that the context holds. Displaces nothing before all pieces of the beginning are in memory. If
-    /// the result is `None`, nothing has changed, or `free` is empty because the context refused the pieces.
+    /// Restores the longest stored beginning of a prompt into the sequence `free`, if this saves enough in addition to
+    /// the `shared` tokens that the context holds anyway. Nothing is displaced before all pieces of the beginning are
+    /// in memory. If the result is `None`, nothing has changed, or `free` is empty because the context refused the
+    /// pieces.
     fn restore(
         &mut self,
         context: &mut Context,
@@ -337,20 +341,20 @@ impl Cache {
         let Some(next) = idle.iter_mut().find(|idle| !idle.is_stored) else { return false };
         let progress = stored.store_part(context, next, &checkpoints.kept);
         next.is_stored |= progress == Progress::Done;
-        // The steps never wait for the folder's thread, which may be slower than they are.
+        // The steps never wait for the thread that writes the folder, which may be slower than the steps.
         self.is_storing = progress != Progress::Later && idle.iter().any(|idle| !idle.is_stored);
         self.is_storing
     }
 
-    /// Whether the next text would displace a sequence that is still being stored, between the steps of `running`
-    /// texts.
+    /// Whether the next text would displace a sequence that is still being stored. `running` is the number of running
+    /// texts, between whose steps it is stored.
     pub(crate) fn is_storing_next(&self, room: Room, running: usize) -> bool {
         let is_displaced = running > 0 && running + self.idle.len() >= room.sequences;
         self.is_storing && is_displaced && self.idle.first().is_some_and(|idle| !idle.is_stored)
     }
 
-    /// Stores the sequence that the next text displaces: all of it, or, if a running text waits for its next token, as
-    /// much as it can wait for.
+    /// Stores the sequence that the next text will displace. If a running text waits for its next token, only as much
+    /// is stored as the text can wait for; otherwise the whole sequence.
     pub(crate) fn store_next(&mut self, context: &mut Context, room: Room, running: usize, is_awaited: bool) {
         let has_time = |stored: &Option<Stored>| !is_awaited || stored.as_ref().is_some_and(Stored::has_time);
         while self.is_storing_next(room, running) && has_time(&self.stored) {
@@ -366,8 +370,8 @@ impl Cache {
         }
     }
 
-    /// Stores the rows of an idle sequence that is about to be displaced, as far as the store lacks them: all of them
-    /// if no text waits for its next token, and otherwise as much as the others can wait for.
+    /// Stores the rows of an idle sequence that is about to be displaced and that are not in the store yet. If a text
+    /// waits for its next token, only as many rows are stored as the text can wait for; otherwise all.
     fn keep(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) {
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return };
         let Some(idle) = idle.iter_mut().find(|idle| idle.seq == seq && !idle.is_stored) else { return };
@@ -386,7 +390,7 @@ impl Cache {
         idle.is_stored = true;
     }
 
-    /// Forgets an idle sequence. Before that, the rows that the prompt store lacks are added to it.
+    /// Forgets an idle sequence. Before that, the rows that are not in the prompt store yet are added to the store.
     fn forget(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) -> Result<(), Error> {
         self.keep(context, seq, is_alone);
         self.idle.retain(|idle| idle.seq != seq);
@@ -397,8 +401,8 @@ impl Cache {
 
 /// Whether the memory of a sequence can drop all tokens from position `keep` on.
 ///
-/// A recurrent state holds only its last token. A sliding window must still hold the tokens that the first one after
-/// `keep` attends to.
+/// A recurrent state exists only after its last token. A sliding window must still hold the tokens to which the first
+/// token after `keep` attends.
 pub(crate) fn can_go_back(context: &Context, seq: SeqId, keep: usize) -> Result<bool, Error> {
     let Some(end) = context.kv_seq_end(seq)? else {
         return Ok(keep == 0);

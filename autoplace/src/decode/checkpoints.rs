@@ -1,9 +1,10 @@
-//! Checkpoints: saved states of a memory that cannot go back by itself, taken after the first tokens of a text.
+//! Checkpoints: states after the first tokens of a text. They are saved because the memory of some models cannot return
+//! to an earlier state by itself.
 //!
-//! In: sequences whose prompts are being computed. Out: how far a sequence with a window or a recurrent state can go
-//! back. A checkpoint belongs to its tokens and their adapters, so any sequence that begins with those tokens can
-//! restore it. A checkpoint contains only windows and recurrent states; the cells of full attention stay in the
-//! context.
+//! In: sequences whose prompts are being computed. Out: the earlier states to which a sequence with a window or a
+//! recurrent state can return. A checkpoint belongs to its tokens and the adapters with which they were computed, so
+//! any sequence that begins with those tokens can restore it. A checkpoint contains only windows and recurrent states;
+//! the cells of full attention stay in the context.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ use crate::load::{Checkpoint, host_margin};
 use crate::machine::Host;
 
 /// Distance of a checkpoint from the end of a prompt, in tokens. The next prompt may differ near this end, because some
-/// templates open the reasoning in the prompt and leave it out of the history. The last token is computed again in any
-/// case. llama.cpp's server uses the same distance.
+/// templates begin the reasoning in the prompt, and leave the reasoning out of the history. The last token is computed
+/// again in any case. llama.cpp's server uses the same distance.
 const BEFORE_END: usize = 4;
 
 /// Shortest prompt, in tokens, that gets a checkpoint; llama.cpp's server uses the same bound. A shorter prompt is
-/// computed again.
+/// simply computed again.
 pub(crate) const MIN_PROMPT: usize = 64;
 
 /// Distance between checkpoints in a long prompt, in tokens (common.h, `checkpoint_min_step`).
@@ -37,15 +38,15 @@ pub struct CheckpointUse {
     pub checkpoints: usize,
     /// Bytes of host memory that the checkpoints take.
     pub bytes: u64,
-    /// Limit in bytes: the [requested](crate::ModelBuilder::checkpoints) limit, or the smaller one that the plan leaves
-    /// on the host.
+    /// Limit in bytes: the [requested](crate::ModelBuilder::checkpoints) limit, or the host memory that the plan leaves
+    /// if that is less.
     pub limit: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     pub(crate) limit: u64,
-    /// Least recently used first.
+    /// The checkpoints, the least recently used first.
     pub(crate) kept: Vec<Checkpoint>,
 }
 
@@ -59,12 +60,12 @@ impl Checkpoints {
         CheckpointUse { checkpoints: self.kept.len(), bytes: self.bytes(), limit: self.limit }
     }
 
-    /// Number of tokens in the longest checkpoint that `text` begins with.
+    /// Number of tokens in the longest checkpoint with whose tokens `text` begins.
     pub(crate) fn last_among(&self, text: Prefix<'_>) -> Option<usize> {
         self.find(text).map(|at| self.kept[at].tokens.len())
     }
 
-    /// Number of tokens in the shortest checkpoint that `text` begins with.
+    /// Number of tokens in the shortest checkpoint with whose tokens `text` begins.
     pub(crate) fn first_among(&self, text: Prefix<'_>) -> Option<usize> {
         self.kept
             .iter()
@@ -78,8 +79,8 @@ impl Checkpoints {
         among.max_by_key(|(_, checkpoint)| checkpoint.tokens.len()).map(|(at, _)| at)
     }
 
-    /// Restores the longest checkpoint that `text` begins with. Returns its number of tokens, or 0 when none matches or
-    /// the context refuses it.
+    /// Restores the longest checkpoint with whose tokens `text` begins. Returns the number of its tokens. Returns 0 if
+    /// no checkpoint matches, or if the context refuses the checkpoint.
     pub(crate) fn restore(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) -> usize {
         let Some(at) = self.find(text) else {
             return 0;
@@ -151,7 +152,8 @@ pub(super) fn free() -> u64 {
 /// The places at which the computation of a prompt is interrupted to take checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stops {
-    /// Numbers of tokens in ascending order. Numbers that are already reached are left out.
+    /// The numbers of tokens after which the computation is interrupted, in ascending order. Numbers that are already
+    /// reached are left out.
     at: Vec<usize>,
     /// Number of tokens at the last checkpoint.
     last: usize,
@@ -159,7 +161,7 @@ pub(crate) struct Stops {
 
 impl Stops {
     /// Places for a prompt of `tokens` tokens, of which `cached` are computed. `common` is the length of the prefix
-    /// that it shares with another text whose memory could not go back that far.
+    /// that the prompt shares with another text, whose memory could not return to the end of this prefix.
     pub(crate) fn new(tokens: usize, cached: usize, common: usize) -> Self {
         let end = tokens.saturating_sub(BEFORE_END);
         let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);
@@ -193,7 +195,7 @@ mod tests {
     fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another_text() {
         assert_eq!(Stops::new(500, 0, 0).at, [496]);
         assert_eq!(Stops::new(500, 0, 300).at, [300, 496]);
-        // A short rest is computed in one go.
+        // If only a few tokens are left, they are computed without an interruption.
         assert_eq!(Stops::new(500, 497, 498).at, [0usize; 0]);
         assert_eq!(Stops::new(63, 0, 0).at, [0usize; 0]);
         assert_eq!(Stops::new(500, 290, 300).at, [496]);

@@ -15,12 +15,12 @@ use super::sampling::Sampling;
 #[derive(Debug)]
 pub(crate) struct Chooser {
     sampler: Sampler,
-    /// Added to the logits before the chain.
+    /// The biases that are added to the logits before the sampler chain.
     biases: BTreeMap<Token, f32>,
     custom: Option<CustomSampler>,
     /// Tokens that end a text, sorted. Empty for a text without a minimum length.
     ends: Vec<Token>,
-    /// Number of likeliest tokens to report beside the chosen one.
+    /// The number of likeliest tokens to report in addition to the chosen token.
     logprobs: Option<usize>,
     /// Buffer for the candidates of each choice.
     candidates: Candidates,
@@ -33,8 +33,8 @@ pub(crate) struct Choice {
 }
 
 impl Chooser {
-    /// Builds the sampler chain. `logprobs` is the number of likeliest tokens to report beside the chosen one; `custom`
-    /// is the application's own sampler.
+    /// Builds the sampler chain. `logprobs` is the number of likeliest tokens to report in addition to the chosen
+    /// token; `custom` is the application's own sampler.
     pub(crate) fn new(
         sampling: &Sampling,
         logprobs: Option<usize>,
@@ -54,7 +54,7 @@ impl Chooser {
         })
     }
 
-    /// Records the tokens that end a text: the model's own and `others`.
+    /// Records the tokens that end a text: the model's own end tokens and `others`.
     pub(crate) fn know_ends(&mut self, vocab: &Vocab, others: &[Token]) {
         let own = (0..vocab.n_tokens() as Token).filter(|token| vocab.is_eog(*token));
         self.ends = own.chain(others.iter().copied()).collect();
@@ -66,7 +66,7 @@ impl Chooser {
         self.sampler.seed()
     }
 
-    /// Whether the state of the sampler depends on the logits of its earlier choices, and not on the tokens alone.
+    /// Whether the state of the sampler depends on the logits of its earlier choices, and not only on the tokens.
     pub(crate) fn depends_on_logits(&self) -> bool {
         self.sampler.depends_on_logits()
     }
@@ -81,8 +81,8 @@ impl Chooser {
         Ok(self.sampler.accept(token)?)
     }
 
-    /// Continues after tokens that an earlier process chose, by advancing the random numbers one per token. Samplers
-    /// whose state depends on the lost logits (mirostat, adaptive-p, XTC) start over.
+    /// Continues after tokens that an earlier process chose, by drawing one random number per token. Samplers whose
+    /// state depends on the lost logits (mirostat, adaptive-p, XTC) start over.
     pub(crate) fn go_on_after(&mut self, chosen: &[Token]) -> Result<(), Error> {
         if !self.sampler.depends_on_logits() {
             self.sampler.skip(chosen.len())?;
@@ -91,8 +91,8 @@ impl Chooser {
     }
 
     /// Chooses a token from an output of the last batch. In `mask`, bit `t % 32` of word `t / 32` allows token `t`.
-    /// `so_far` is the prompt with the answer. `is_early` forbids tokens that end the text, unless the mask allows no
-    /// other.
+    /// `so_far` are the tokens of the prompt and of the answer so far. `is_early` forbids tokens that end the text,
+    /// unless the mask allows no other tokens.
     pub(crate) fn choose(
         &mut self,
         context: &mut Context,
@@ -137,7 +137,8 @@ impl Chooser {
         allowed as usize > ends
     }
 
-    /// Fills the candidates with the tokens that the mask allows, or with all, and adds the biases to their logits.
+    /// Fills the candidates with the tokens that the mask allows, or with all tokens, and adds the biases to their
+    /// logits.
     fn fill(&mut self, context: &mut Context, output: i32, mask: Option<&[u32]>) -> Result<(), llama_sys::Error> {
         match mask {
             Some(mask) => self.candidates.fill_masked(context, output, mask)?,
@@ -168,7 +169,7 @@ pub(crate) fn allows(mask: &[u32], token: Token) -> bool {
 /// Maximum number of likeliest tokens per report. The search costs one pass over all logits.
 const MAX_LOGPROBS: usize = 128;
 
-/// Log-probability of a token under these logits, with the `n` likeliest tokens.
+/// Log-probability of a token under these logits, and the `n` likeliest tokens.
 fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
     let log_sum = log_sum(logits);
     // JSON cannot represent infinity.
@@ -181,7 +182,8 @@ fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
     TokenLogprobs { token, logprob: chosen.map_or(f32::MIN, |logit| logprob(*logit)), top }
 }
 
-/// The `n` highest logits with their tokens, in descending order. Of equal logits the lower token comes first.
+/// The `n` highest logits with their tokens, in descending order. Among tokens with equal logits, the token with the
+/// lower number comes first.
 fn highest(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
     // An insertion holds one more entry before it truncates.
     let mut top: Vec<(Token, f32)> = Vec::with_capacity(n.min(logits.len()) + 1);
@@ -201,7 +203,7 @@ fn highest(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
 
 /// Natural logarithm of the sum of exp(logit) over all tokens.
 fn log_sum(logits: &[f32]) -> f64 {
-    // Finite, because infinity minus infinity is not a number.
+    // The highest logit must be finite, because infinity minus infinity is not a number.
     let highest = logits.iter().copied().fold(f32::MIN, f32::max).min(f32::MAX);
     let sum: f64 = logits.iter().map(|logit| f64::from((logit - highest).exp())).sum();
     f64::from(highest) + sum.ln()

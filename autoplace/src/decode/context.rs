@@ -16,9 +16,9 @@ pub(crate) struct Lent {
 /// Capacity of a context, in tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Tokens per sequence.
+    /// The number of tokens for which each sequence has room.
     pub(crate) each: usize,
-    /// Tokens of all sequences together.
+    /// The number of tokens for which all sequences together have room.
     pub(crate) all: usize,
     pub(crate) sequences: usize,
 }

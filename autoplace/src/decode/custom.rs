@@ -7,8 +7,8 @@ use llama_sys::{Candidates, Token};
 
 use crate::sync::lock;
 
-/// A closure of the application. Each text has its own copy with its own state. The lock serves only to copy the
-/// closure, so that a request can be shared between threads.
+/// A closure of the application. Each text has its own copy with its own state. The lock is needed only while the
+/// closure is copied. It allows threads to share a request.
 pub(crate) struct Custom<F: ?Sized>(Mutex<Box<F>>);
 
 /// A closure that chooses one of the candidates, given the tokens so far.
@@ -51,7 +51,7 @@ impl<F: ?Sized> fmt::Debug for Custom<F> {
     }
 }
 
-/// A closure that can be cloned behind a pointer.
+/// A closure that can be cloned although it is reached through a pointer.
 pub(crate) trait Copied {
     fn copied(&self) -> Box<Self>;
 }

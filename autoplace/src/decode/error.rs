@@ -38,8 +38,8 @@ pub enum Error {
     /// The prompt has no tokens, and the model has no BOS token to begin with.
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
-    /// The prompt contains a picture or a sound, and the model was loaded without a projector, or its worker did not
-    /// answer whether it has one.
+    /// The prompt contains a picture or a sound, but the model was loaded without a projector, or the worker did not
+    /// answer whether the model has a projector.
     #[error(
         "the prompt contains a {media}, and {}",
         if *in_worker { "the model is in a worker process, which alone knows its tokens" }
@@ -60,7 +60,7 @@ pub enum Error {
     /// The model computes embeddings or encodings and does not generate text.
     #[error("{architecture} models do not generate text")]
     NotGenerative { architecture: String },
-    /// The text of a bias is several tokens, or none.
+    /// The text to which a bias belongs is not exactly one token.
     #[error("{text:?} has {tokens} tokens, but a bias needs exactly one")]
     NotOneToken { text: String, tokens: usize },
     /// The request asks for too many log-probabilities.
@@ -120,7 +120,7 @@ pub enum Error {
     /// llama.cpp refused a call, or a call failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
-    /// The worker process that the model runs in died, or the call is not available there.
+    /// The worker process in which the model runs has died, or the call is not available in a worker process.
     #[error(transparent)]
     Worker(#[from] worker::Error),
     /// The model is not loaded, or could not be loaded again.
@@ -148,8 +148,8 @@ impl Error {
         )
     }
 
-    /// The error of a picture or a sound that the projector refuses. A lack of memory and a broken projector are not
-    /// the fault of the picture, and keep their own errors.
+    /// The error of a picture or a sound that the projector refuses. If memory was lacking or the projector is broken,
+    /// the picture is not at fault, and the original error is returned.
     pub(crate) fn of_media(media: &impl ToString, error: llama_sys::Error) -> Self {
         use llama_sys::Error::{Call, InvalidParameter};
         use llama_sys::FailureCause::HostMemory;
@@ -180,7 +180,7 @@ fn at_place(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!("{place}: ") }
 }
 
-/// Bytes of a text that an error message shows.
+/// How many bytes of a text an error message shows.
 const SHOWN: usize = 1000;
 
 /// The end of a text, as an error message shows it.

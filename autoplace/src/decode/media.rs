@@ -1,9 +1,10 @@
 //! Pictures and sounds among the tokens of a text.
 //!
-//! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. A row's token is a
+//! Each row of a picture has a place in the list of tokens, just as it has a cell in the KV cache. A row's token is a
 //! negative number that comes from the hash of the pixels. So two texts with the same picture have the same tokens, and
-//! the reuse of prompts works for pictures too. A text's [`Spans`] say which of its places are rows. A token has only a
-//! part of the hash; before the cache of another text is used, the whole hashes ([`Marks`]) are compared too.
+//! the reuse of prompts works for pictures too. The [`Spans`] of a text tell which of its places are rows. A token
+//! contains only a part of the hash. So before the cache of another text is reused, the whole hashes ([`Marks`]) are
+//! compared too.
 
 use std::sync::Arc;
 
@@ -78,14 +79,14 @@ impl Spans {
         self.all().iter().map(|span| span.from).find(|begin| *begin >= from)
     }
 
-    /// `index`, or the beginning of the rows that it lies within.
+    /// `index`; if it lies within rows, the index of the first of these rows.
     pub(crate) fn floor(&self, index: usize) -> usize {
         let within = self.all().iter().find(|span| span.from < index && index < span.end());
         within.map_or(index, |span| span.from)
     }
 
-    /// The position of the token at `index`, which must not lie within rows. With M-RoPE an image takes fewer positions
-    /// than it has rows.
+    /// The position of the token at `index`, which must not lie within rows. With M-RoPE, an image has fewer positions
+    /// than rows.
     pub(crate) fn position(&self, index: usize) -> usize {
         let before = self.all().iter().take_while(|span| span.end() <= index);
         let later = before.map(|span| span.rows().len.saturating_sub(span.rows().n_positions));
@@ -97,7 +98,8 @@ impl Spans {
         self.all().iter().any(|span| (span.from..span.end()).contains(&index))
     }
 
-    /// The index of this span's picture or sound among those of the text. A picture may have several spans.
+    /// The index of this span's picture or sound among the pictures and sounds of the text. A picture may have several
+    /// spans.
     pub(crate) fn index_of_media(&self, span: &Span) -> usize {
         let before = self.all().iter().take_while(|other| other.from <= span.from);
         let mut count = 0;
@@ -152,7 +154,7 @@ impl Spans {
 }
 
 impl Layout {
-    /// Appends a picture or a sound, with the tokens that the model was trained with around it. For MiniCPM-V 4.6,
+    /// Appends a picture or a sound, with the tokens that surround it as in the model's training. For MiniCPM-V 4.6,
     /// these tokens include the number of the picture.
     pub(crate) fn push(
         &mut self,
@@ -199,7 +201,8 @@ impl Layout {
     }
 }
 
-/// The token of a row: a negative number with 31 bits of the hash. Rows of different pictures seldom have the same one.
+/// The token of a row: a negative number with 31 bits of the hash. Rows of different pictures seldom have the same
+/// token.
 fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     // Each row uses one of the hash's four lanes of eight bytes, so that four rows depend on all bytes of the hash.
     let lane = row % 4 * 8;
@@ -244,8 +247,8 @@ impl Model {
         Err(Error::PromptTooLong { tokens, context: capacity })
     }
 
-    /// The rows of a span, and whether they were encoded for this call. If the projector refuses the medium, the error
-    /// is [`Error::Media`]; if a device fails, it is llama.cpp's.
+    /// The encoded rows of a span, and whether they were encoded during this call. If the projector refuses the medium,
+    /// the error is [`Error::Media`]; if a device fails, it is the error of llama.cpp.
     pub(crate) fn encode_media(&self, span: &Span) -> Result<(Arc<Vec<f32>>, bool), Error> {
         let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
         let (encoder, table) = self.media().ok_or_else(no_projector)?;

@@ -1,9 +1,10 @@
-//! Decoding: sequences of tokens in, pieces of text out, one step at a time.
+//! Decoding, one step at a time. In: sequences of tokens. Out: pieces of text.
 //!
 //! A request (`request`) becomes a `Sequence`: its tokens, its sampler, its constraint and its text so far. A `Step`
-//! computes one batch, which holds the next tokens of several sequences, and chooses the token after each. The `Cache`
-//! and its checkpoints say which tokens of a prompt the context holds already; `speculative` drafts tokens; `text`
-//! turns tokens into whole characters. This room does not know the callers of its steps, which are in the room `run`.
+//! computes one batch, which contains the next tokens of several sequences, and chooses the token that follows in each
+//! sequence. The `Cache` and its checkpoints determine which tokens of a prompt the context holds already;
+//! `speculative` drafts tokens; `text` turns tokens into whole characters. This room does not know the callers of its
+//! steps, which are in the room `run`.
 
 pub(crate) mod cache;
 pub(crate) mod checkpoints;

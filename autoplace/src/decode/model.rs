@@ -1,4 +1,4 @@
-//! Entry points of a loaded model: requests, tokens, and the sampling parameters of its file.
+//! The methods of a loaded model for requests, tokens, and the sampling parameters of the model's file.
 
 use llama_sys::Token;
 
@@ -12,8 +12,8 @@ use crate::load::Model;
 impl Model {
     /// Describes a generation that continues `prompt`.
     ///
-    /// A `&str` or `String` is plain text: control tokens written in it are not read as such. [`Prompt`] has the other
-    /// kinds.
+    /// A `&str` or `String` is plain text: control tokens that are written in it are not read as control tokens.
+    /// [`Prompt`] has methods for the other kinds of prompts.
     pub fn generate(&self, prompt: impl Into<Prompt>) -> GenerateRequest {
         GenerateRequest { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
     }

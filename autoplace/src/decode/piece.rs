@@ -15,7 +15,7 @@ pub struct SequenceId(pub(crate) u64);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Piece {
-    /// The text that the piece belongs to.
+    /// The text to which the piece belongs.
     pub sequence: SequenceId,
     /// The chosen token; `None` when a text ends without one.
     pub token: Option<Token>,
@@ -50,7 +50,7 @@ pub struct End {
     pub statistics: Statistics,
 }
 
-/// Log-probabilities of one step, by the model's own distribution over all tokens, before any sampler, bias or
+/// Log-probabilities of one step, from the model's own distribution over all tokens, before any sampler, bias or
 /// constraint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -59,6 +59,6 @@ pub struct TokenLogprobs {
     pub token: Token,
     /// Natural logarithm of the token's probability; [`f32::MIN`] for a probability of zero.
     pub logprob: f32,
-    /// The requested number of likeliest tokens with their log-probabilities, in descending order.
+    /// The likeliest tokens with their log-probabilities, as many as were requested, in descending order.
     pub top: Vec<(Token, f32)>,
 }

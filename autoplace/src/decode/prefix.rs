@@ -5,7 +5,8 @@ use llama_sys::{Position, Token};
 use super::media::Spans;
 use crate::load::{Checkpoint, Marks, Scales};
 
-/// The first tokens of a text and its adapters. The same tokens under other adapters have other keys and values.
+/// The first tokens of a text, and the text's adapters. With other adapters, the same tokens have other keys and
+/// values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prefix<'a> {
     pub(crate) tokens: &'a [Token],
@@ -22,12 +23,13 @@ impl Prefix<'_> {
         self.spans.position(self.tokens.len())
     }
 
-    /// Number of tokens at the beginning that both texts have, with the rows of the same pictures and sounds.
+    /// The number of tokens with which both texts begin. Rows count only if they belong to the same pictures and
+    /// sounds.
     pub(crate) fn common(&self, tokens: &[Token], marks: &Marks) -> usize {
         common_prefix(self.tokens, tokens).min(self.marks.first_difference(marks))
     }
 
-    /// Whether the text begins with the tokens of a checkpoint, under the same adapters.
+    /// Whether the text begins with the tokens of a checkpoint, with the same adapters.
     pub(crate) fn begins_with(&self, checkpoint: &Checkpoint) -> bool {
         let Checkpoint { scales, tokens, marks, .. } = checkpoint;
         scales == self.scales && self.tokens.starts_with(tokens) && self.common(tokens, marks) == tokens.len()
@@ -44,7 +46,7 @@ pub(crate) fn position(tokens: usize) -> Position {
     Position::try_from(tokens).unwrap_or(Position::MAX)
 }
 
-/// Number of tokens at the beginning that both texts have. For texts with pictures see [`Prefix::common`].
+/// The number of tokens with which both lists begin. For texts with pictures, see [`Prefix::common`].
 pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -35,7 +35,7 @@ enum Begin {
     Nothing,
     /// The special tokens that the vocabulary adds before a text, such as BOS.
     Special,
-    /// Exactly one BOS token if the vocabulary adds one, even when the parts begin with BOS already.
+    /// Exactly one BOS token if the vocabulary adds one, even if the parts already begin with BOS.
     OneBos,
 }
 
@@ -49,7 +49,7 @@ enum Part {
     Media(Media),
     /// One part of a picture or a sound, by its index: only the rows, without the tokens around them.
     Rows(Media, usize),
-    /// A whole picture or sound, or a part of one, that the worker has already under this number. Used only in messages
+    /// A whole picture or sound, or a part of one, that the worker already has under this number. Used only in messages
     /// to a worker.
     Kept(u64, Option<usize>),
 }
@@ -59,13 +59,13 @@ impl Prompt {
         Self { parts: vec![part], begin }
     }
 
-    /// Plain text. Control tokens written in it are not read as such. If the model's vocabulary asks for a BOS token,
-    /// one is added in front.
+    /// Plain text. Control tokens that are written in it are not read as control tokens. If the model's vocabulary asks
+    /// for a BOS token, a BOS token is added in front.
     pub fn text(text: impl Into<String>) -> Self {
         Self::from_part(Part::Text(text.into()), Begin::Special)
     }
 
-    /// Text in which control tokens are read as such. No token is added in front.
+    /// Text in which control tokens are read as control tokens. No token is added in front.
     pub fn markup(text: impl Into<String>) -> Self {
         Self::from_part(Part::Markup(text.into()), Begin::Nothing)
     }
@@ -81,7 +81,7 @@ impl Prompt {
         self
     }
 
-    /// Appends text in which control tokens are read as such.
+    /// Appends text in which control tokens are read as control tokens.
     pub fn then_markup(mut self, text: impl Into<String>) -> Self {
         self.parts.push(Part::Markup(text.into()));
         self
@@ -93,11 +93,11 @@ impl Prompt {
         self
     }
 
-    /// Appends a picture or a sound, with the tokens that the model was trained with around it. A model with a
+    /// Appends a picture or a sound, with the tokens that surround it as in the model's training. A model with a
     /// projector is needed ([`ModelBuilder::mmproj`](crate::ModelBuilder::mmproj)), and a text or a token must follow.
     ///
-    /// The encoder turns the picture or sound into rows. Each row counts as a token of the prompt; its number is
-    /// negative and is derived from the hash of the pixels or samples.
+    /// The encoder turns the picture or sound into rows. Each row counts as a token of the prompt. The token of a row
+    /// is a negative number that is derived from the hash of the pixels or samples.
     pub fn then_media(mut self, media: impl Into<Media>) -> Self {
         self.parts.push(Part::Media(media.into()));
         self
@@ -143,8 +143,8 @@ impl Prompt {
         Ok(texts.tokenize(vocab)?.len())
     }
 
-    /// The prompt as it is sent to a worker: pictures and sounds that the worker has already are replaced by their
-    /// numbers.
+    /// The prompt as it is sent to a worker: each picture or sound that the worker already has is replaced by its
+    /// number.
     pub(crate) fn by_number(&self, number: impl Fn(&Media) -> Option<u64>) -> Self {
         let part = |part: &Part| match part {
             Part::Media(media) => number(media).map(|number| Part::Kept(number, None)),
@@ -155,7 +155,8 @@ impl Prompt {
         Self { parts, begin: self.begin }
     }
 
-    /// The prompt with the pictures and sounds in place of their numbers; `None` if `kept` lacks one of them.
+    /// The prompt after each number was replaced by its picture or sound; `None` if `kept` does not know one of the
+    /// numbers.
     pub(crate) fn with_kept(self, kept: impl Fn(u64) -> Option<Media>) -> Option<Self> {
         let part = |part: Part| match part {
             Part::Kept(number, None) => kept(number).map(Part::Media),
@@ -178,8 +179,8 @@ impl Prompt {
         self
     }
 
-    /// Appends a rendered template without its first `skip` bytes, which end between two parts or within a text. Users'
-    /// texts in the template become plain text. `media` are the pictures and sounds of the conversation.
+    /// Appends a rendered template without its first `skip` bytes. These bytes end between two parts, or within a text.
+    /// Users' texts in the template become plain text. `media` are the pictures and sounds of the conversation.
     pub(crate) fn then_rendered(self, rendered: &Rendered, mut skip: usize, media: &[&Media]) -> Self {
         rendered.parts().fold(self, |prompt, part| {
             let from = skip.min(part.as_str().len());
@@ -203,7 +204,7 @@ impl Prompt {
         Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0, &media) }
     }
 
-    /// The tokens of the prompt: at least one.
+    /// The tokens of the prompt. There is at least one.
     ///
     /// # Errors
     ///
@@ -226,7 +227,7 @@ impl Prompt {
         let (mut is_after_media, mut media_before) = (false, 0);
         for part in &self.parts {
             let tokens = &mut layout.tokens;
-            // A text after a picture begins anew, as in llama.cpp (mtmd.cpp, `mtmd_tokenizer`).
+            // A text after a picture counts as the beginning of a text, as in llama.cpp (mtmd.cpp, `mtmd_tokenizer`).
             let before = tokens.last().copied().filter(|_| !is_after_media);
             let is_empty = match part {
                 Part::Text(text) | Part::Markup(text) => text.is_empty(),
@@ -272,7 +273,7 @@ impl Prompt {
 }
 
 /// The text of these tokens, without control tokens. The space that SentencePiece puts before a whole text is left out;
-/// a continuation keeps its first space.
+/// the space at the beginning of a continuation is kept.
 pub(crate) fn detokenize(vocab: &Vocab, tokens: &[Token]) -> Result<String, Error> {
     let bytes = pieces(vocab, tokens)?;
     let is_whole_text = vocab.added_tokens().bos.is_none_or(|bos| tokens.first() == Some(&bos));
@@ -303,8 +304,8 @@ macro_rules! from {
 from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
 
 /// Text from users in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a text,
-/// the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule). Pictures and sounds of
-/// the conversation are left out; [`Prompt::rendered`] includes them.
+/// the prompt begins with exactly one BOS token, whether or not the template writes one (this is llama.cpp's rule).
+/// Pictures and sounds of the conversation are left out; [`Prompt::rendered`] includes them.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
         Self::rendered(rendered, &[])

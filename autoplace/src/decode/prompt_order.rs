@@ -1,11 +1,11 @@
 //! The order in which waiting prompts are computed.
 //!
-//! If all prompts shared the time evenly, they would all be late together. Shortest first has the shortest mean time to
-//! the first token, but long prompts might wait for ever. This order has both: each prompt's place is the one in which
-//! an even sharing would complete it, and the first prompt gets all the time. So no prompt is complete later than with
-//! even sharing. Even sharing takes a prompt's own time, multiplied by the number of prompts that wait at the same
-//! time. The rule is the fair sojourn protocol of Friedman and Henderson, "Fairness and efficiency in web server
-//! protocols" (SIGMETRICS 2003).
+//! If all prompts shared the time evenly, they would all be late together. If the shortest prompt came first, the mean
+//! time to the first token would be the shortest, but long prompts might wait for ever. The order of this file avoids
+//! both. The prompts are ordered as an even sharing would complete them, and the first prompt gets all the time. So no
+//! prompt is complete later than it would be with even sharing. With even sharing, a prompt takes its own time
+//! multiplied by the number of prompts that wait at the same time. This rule is the fair sojourn protocol of Friedman
+//! and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
 
 use std::cmp::Ordering;
 
@@ -19,23 +19,23 @@ const ROUNDING: f64 = 1e-6;
 pub(crate) struct PromptOrder {
     /// The prompts in the order of their identifiers.
     prompts: Vec<Prompt>,
-    /// Number of prompts that the even sharing has completed.
+    /// The number of prompts that even sharing would have completed by now.
     completed: u64,
 }
 
 #[derive(Debug)]
 struct Prompt {
     id: SequenceId,
-    /// Tokens that the even sharing has not computed yet. Fractions keep equal prompts equal: with whole tokens they
-    /// would overtake each other at every step.
+    /// The number of tokens that even sharing would not have computed yet. It has a fraction, so that equal prompts
+    /// stay equal. With whole numbers, they would overtake each other at every step.
     left: f64,
     /// The prompt's place in the order in which even sharing completed the prompts.
     completed: u64,
-    /// Whether the prompt really waits.
+    /// Whether the prompt is really waiting.
     waits: bool,
 }
 
-/// The place of a prompt in the order. The prompt with the smallest is computed first.
+/// The place of a prompt in the order. The prompt with the smallest rank is computed first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rank {
     left: f64,
@@ -52,9 +52,9 @@ impl Rank {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking {
     rank: Rank,
-    /// Tokens of the prompt that are not computed yet; at least one.
+    /// The number of tokens of the prompt that are not computed yet; at least one.
     wanted: usize,
-    /// Tokens of the prompt in this step.
+    /// The number of tokens of the prompt that this step computes.
     pub(crate) given: usize,
 }
 
@@ -66,7 +66,7 @@ impl Asking {
 
 impl PromptOrder {
     /// Marks a prompt as waiting. The caller marks every waiting prompt before each step. `tokens` is the number of
-    /// tokens to compute; it counts only for a prompt that is not known yet.
+    /// tokens to compute. It is ignored if the prompt is already known.
     pub(crate) fn waits(&mut self, id: SequenceId, tokens: usize) {
         match self.find(id) {
             Ok(at) => self.prompts[at].waits = true,
@@ -74,7 +74,8 @@ impl PromptOrder {
         }
     }
 
-    /// Limits the tokens of a waiting prompt that must be computed, because the cache holds the others.
+    /// Reduces the number of tokens of a waiting prompt that must be computed, because the cache holds the other
+    /// tokens.
     pub(crate) fn shorten(&mut self, id: SequenceId, tokens: usize) {
         if let Ok(at) = self.find(id) {
             let prompt = &mut self.prompts[at];
@@ -95,8 +96,9 @@ impl PromptOrder {
         }
     }
 
-    /// Shares the tokens that a step computes evenly among the prompts. A prompt that has been computed keeps its share
-    /// until even sharing would have completed it too. Otherwise later prompts would overtake waiting ones.
+    /// Shares the tokens that a step computes evenly among the prompts. A prompt that is already computed keeps its
+    /// share until even sharing would have completed it too. Otherwise prompts that arrive later would overtake prompts
+    /// that wait.
     pub(crate) fn computed(&mut self, tokens: usize) {
         let Self { prompts, completed } = self;
         if !prompts.iter().any(|prompt| prompt.waits) {
@@ -146,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// The even sharing: every prompt gets the same number of tokens. Tokens that shorter prompts do not need go to the
-    /// longer ones. When there are fewer tokens than prompts, the prompts take turns from step to step.
+    /// Shares the tokens evenly: every prompt gets the same number of tokens. Tokens that shorter prompts do not need
+    /// go to the longer ones. When there are fewer tokens than prompts, the prompts take turns from step to step.
     fn share(asking: &mut [Asking], tokens: usize, step: usize) {
         let mut left = tokens;
         loop {
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_long_prompt_does_not_wait_for_ever_for_short_ones() {
-        // The short prompts alone take up all of the time.
+        // The short prompts alone would take all of the time.
         let mut arrivals = vec![(0, 1000)];
         arrivals.extend((0..200).map(|step| (step, 100)));
         let complete = ordered(&arrivals, 100);

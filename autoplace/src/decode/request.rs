@@ -30,22 +30,22 @@ pub enum WhenFull {
     Stop,
     /// The text ends, and a stream returns [`Error::ContextFull`](crate::generate::Error::ContextFull) after the last
     /// piece. [`GenerateRequest::text`] returns that error too. This suits callers that cannot use half an answer. A
-    /// [`Session`](crate::generate::Session) reports the end in the last piece, as for `Stop`, because its other texts
+    /// [`Session`](crate::generate::Session) reports the end in the last piece, as with `Stop`, because its other texts
     /// continue.
     Error,
-    /// The first `keep` tokens of the prompt stay. Of the tokens after them, the older half is discarded. The rest
-    /// moves up and is not computed again. The text can continue without end in this way, which suits a model that
-    /// writes raw text. This is llama.cpp's `--context-shift` with `--keep`. A BOS token at the beginning always stays.
-    /// A `keep` of `usize::MAX` keeps the whole prompt.
+    /// The first `keep` tokens of the prompt stay. Of the tokens after them, the older half is discarded. The newer
+    /// half moves to earlier positions and is not computed again. In this way the text can continue without end, which
+    /// suits a model that writes raw text. llama.cpp does the same with `--context-shift` and `--keep`. A BOS token at
+    /// the beginning always stays. A `keep` of `usize::MAX` keeps the whole prompt.
     ///
-    /// The tokens that moved up were computed from the discarded ones, so no other text reuses them. In a unified cache
-    /// (`kv_unified`) the shift also discards cells that other texts share, because keeping those cells would free no
-    /// room. If no token is left to discard, the text ends as for `Stop`.
+    /// The tokens that were moved had been computed from tokens that are now discarded, so no other text reuses them.
+    /// In a unified cache (`kv_unified`), the text also loses tokens whose cells it shares with other texts. If no
+    /// token is left to discard, the text ends as with `Stop`.
     /// [`Statistics::discarded_tokens`](crate::generate::Statistics::discarded_tokens) counts the discarded tokens.
     ///
     /// Some memories cannot shift: recurrent states, windows without `swa_full`, positions of several axes (M-RoPE),
     /// keys that are neither F16 nor F32, contexts with YaRN, and contexts with an `n_ubatch` of fewer than 4 tokens
-    /// for each cache. The text then fails at its beginning with
+    /// for each cache. With such a memory, the text fails at its beginning with
     /// [`Error::CannotShift`](crate::generate::Error::CannotShift), which gives the reason.
     Shift {
         /// Number of tokens at the beginning of the prompt that are never discarded.
@@ -56,18 +56,18 @@ pub enum WhenFull {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) prompt: Prompt,
-    /// Whether the prompt reuses the tokens that the context holds already. `None`: the default of the session or
+    /// Whether the prompt reuses the tokens that the context already holds. `None` means the default of the session or
     /// engine.
     pub(crate) cache_prompt: Option<bool>,
     pub(crate) sampling: Sampling,
-    /// Adapters with their scales. `None`: all adapters, at the scales of the load.
+    /// The adapters with their scales. `None` means all adapters, with the scales that were set for the load.
     pub(crate) lora: Option<Vec<(String, f32)>>,
-    /// Number of likeliest tokens to report beside the chosen one.
+    /// The number of likeliest tokens to report in addition to the chosen token.
     pub(crate) logprobs: Option<usize>,
-    /// A closure cannot cross to a worker process.
+    /// A closure cannot be sent to a worker process.
     #[serde(skip)]
     pub(crate) custom: Option<CustomSampler>,
-    /// A closure cannot cross to a worker process.
+    /// A closure cannot be sent to a worker process.
     #[serde(skip)]
     pub(crate) drafter: Option<CustomDrafter>,
     pub(crate) constraint: Option<Constraint>,
@@ -81,11 +81,11 @@ pub(crate) struct Spec {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Limits {
     pub(crate) max_tokens: usize,
-    /// Writes control tokens out.
+    /// Whether the text shows control tokens.
     pub(crate) special: bool,
-    /// Treats tokens that end a text like any other token.
+    /// Whether tokens that end a text are treated like any other token.
     pub(crate) ignore_eos: bool,
-    /// Tokens to generate before a token that ends the text may be chosen.
+    /// The number of tokens to generate before a token that ends the text may be chosen.
     pub(crate) min_tokens: usize,
 }
 
@@ -128,7 +128,7 @@ impl Spec {
         }
     }
 
-    /// Refuses requests with closures, which cannot cross to a worker process.
+    /// Refuses requests with closures, which cannot be sent to a worker process.
     pub(crate) fn check_for_worker(&self) -> Result<(), Error> {
         let what = match (&self.custom, &self.drafter) {
             (Some(_), _) => "a sampler closure",
@@ -146,7 +146,7 @@ impl GenerateRequest {
         self
     }
 
-    /// Ends after `n` tokens. Default: at the end of the text or of the context.
+    /// Ends the text after `n` tokens. Default: at the end of the text or of the context.
     #[doc(alias = "n_predict")]
     #[doc(alias = "num_predict")]
     #[doc(alias = "max_new_tokens")]
@@ -157,8 +157,8 @@ impl GenerateRequest {
 
     /// Reuses the tokens of the prompt that the context still holds from earlier texts. Those tokens may have been
     /// rounded differently, so the same seed can give another text.
-    /// [`cached_tokens`](crate::generate::Statistics::cached_tokens) counts the reused tokens. Default: off, and on
-    /// in an [`Engine`](crate::generate::Engine).
+    /// [`cached_tokens`](crate::generate::Statistics::cached_tokens) counts the reused tokens. Default: off; in an
+    /// [`Engine`](crate::generate::Engine), the default is on.
     ///
     /// The tokens of a text stay in the context until another text needs the cells. A recurrent model can continue only
     /// at the end of an earlier text. A model with sliding windows can also continue at other places, as long as the
@@ -175,7 +175,7 @@ impl GenerateRequest {
         self
     }
 
-    /// Ends the text before `text` would appear. Each call adds one stop string.
+    /// Ends the text just before the point where `text` would appear. Each call adds one stop string.
     #[doc(alias = "stop_sequence")]
     #[doc(alias = "reverse_prompt")]
     #[doc(alias = "antiprompt")]
@@ -205,8 +205,8 @@ impl GenerateRequest {
         self
     }
 
-    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices. The text ends by
-    /// itself once it meets the constraint, and not before. A limit ([`max_tokens`](Self::max_tokens),
+    /// Requires that the text meets a JSON schema, a regular expression, a grammar or a list of choices. The text ends
+    /// by itself once it meets the constraint, and not before. A limit ([`max_tokens`](Self::max_tokens),
     /// [`stop`](Self::stop), the end of the context) can end the text earlier; the last item is then
     /// [`Error::Incomplete`](crate::generate::Error::Incomplete).
     ///
@@ -229,9 +229,9 @@ impl GenerateRequest {
         self
     }
 
-    /// Drafts the next tokens, so that several are computed at once. Except for rounding, the text does not change.
-    /// The [`Statistics`](crate::generate::Statistics) count the accepted draft tokens. Drafting pauses by itself
-    /// while it costs more time than it saves.
+    /// Drafts the next tokens, so that several tokens are computed at once. Except for rounding, the text does not
+    /// change. The [`Statistics`](crate::generate::Statistics) count the accepted draft tokens. Drafting pauses by
+    /// itself while it costs more time than it saves.
     ///
     /// The model must be loaded with room for drafts: [`Request::draft_max`](crate::plan::Request::draft_max).
     /// Without that room, or with a memory that cannot discard tokens, the text is generated without drafts, and
@@ -245,11 +245,11 @@ impl GenerateRequest {
 
     /// Drafts the next tokens with a closure of the application, in place of [`speculate`](Self::speculate). The
     /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. The plan
-    /// of the context limits the number of draft tokens in a step
-    /// ([`Request::draft_max`](crate::plan::Request::draft_max)). This suits an application that can predict the
-    /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the closure.
+    /// limits the number of draft tokens in a step ([`Request::draft_max`](crate::plan::Request::draft_max)). This
+    /// suits an application that can predict the answer, for example from the file being edited or the form being
+    /// filled in. Each text has a copy of the closure.
     ///
-    /// Wrong drafts cost time and do not change the text. A model in a worker process refuses the closure:
+    /// Wrong drafts cost time and do not change the text. If the model is in a worker process, the closure is refused:
     /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
     ///
     /// ```no_run
@@ -275,22 +275,23 @@ impl GenerateRequest {
         self
     }
 
-    /// Continues where the model would end the text, like vLLM's `ignore_eos`; useful for measurements. Only
-    /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context then ends the text.
-    /// Beside a constraint, the model's end tokens are not chosen while the constraint allows another token.
+    /// Lets the text continue where the model would end it, like vLLM's `ignore_eos`. This is useful for measurements.
+    /// Only [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context then ends the
+    /// text. Under a constraint, the model's end tokens are not chosen while the constraint allows another token.
     pub fn ignore_eos(mut self) -> Self {
         self.spec.limits.ignore_eos = true;
         self
     }
 
-    /// Sets all sampling parameters at once. Default: the model's own
+    /// Sets all sampling parameters at once. Default: the model's own parameters
     /// ([`Model::sampling`](crate::Model::sampling)).
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.spec.sampling = sampling;
         self
     }
 
-    /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
+    /// Sets the temperature, by which the logits are divided. With 0.0, the likeliest token is always chosen. Default:
+    /// the model's own, or 0.8.
     #[doc(alias = "temperature")]
     pub fn temp(mut self, temp: f32) -> Self {
         self.spec.sampling.temperature = temp;
@@ -310,8 +311,8 @@ impl GenerateRequest {
         self
     }
 
-    /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default: the model's own, or
-    /// 0.05.
+    /// Keeps only tokens that are at least `p` times as likely as the likeliest token; 0.0 keeps all. Default: the
+    /// model's own, or 0.05.
     pub fn min_p(mut self, p: f32) -> Self {
         self.spec.sampling.min_p = p;
         self
@@ -326,28 +327,29 @@ impl GenerateRequest {
         self
     }
 
-    /// Subtracts `penalty` from the logit of a recent token once per occurrence; 0.0, the default, is off.
+    /// Subtracts `penalty` from the logit of a recent token, once for each time that the token occurred; 0.0, the
+    /// default, is off.
     pub fn frequency_penalty(mut self, penalty: f32) -> Self {
         self.spec.sampling.frequency_penalty = penalty;
         self
     }
 
-    /// Subtracts `penalty` once from the logit of a recent token; 0.0, the default, is off.
+    /// Subtracts `penalty` from the logit of a recent token, once in all; 0.0, the default, is off.
     pub fn presence_penalty(mut self, penalty: f32) -> Self {
         self.spec.sampling.presence_penalty = penalty;
         self
     }
 
-    /// Drops the likeliest tokens with this `probability`, down to the last that is at least `threshold` likely
-    /// (XTC); 0.0 is off. Default: the model's own, or off.
+    /// XTC: with this `probability`, drops all tokens that are at least `threshold` likely, except the least likely of
+    /// them; 0.0 is off. Default: the model's own, or off.
     pub fn xtc(mut self, probability: f32, threshold: f32) -> Self {
         self.spec.sampling.xtc_probability = probability;
         self.spec.sampling.xtc_threshold = threshold;
         self
     }
 
-    /// Penalises tokens that continue a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`]
-    /// has the other DRY parameters.
+    /// Penalises tokens that continue a repetition (DRY), with this `multiplier`; 0.0, the default, is off. The other
+    /// parameters of DRY are in [`Sampling`].
     pub fn dry(mut self, multiplier: f32) -> Self {
         self.spec.sampling.dry_multiplier = multiplier;
         self
@@ -361,15 +363,15 @@ impl GenerateRequest {
         self
     }
 
-    /// Adds `bias` to the logit of a token. Each call sets the bias of one token. -1000.0 forbids the token unless
-    /// it is the only one left.
+    /// Adds `bias` to the logit of a token. Each call sets the bias of one token. A bias of -1000.0 forbids the token
+    /// unless no other token is left.
     pub fn logit_bias(mut self, token: Token, bias: f32) -> Self {
         self.spec.sampling.logit_bias.push((token, bias));
         self
     }
 
-    /// Adds `bias` to the logit of the token that `text` stands for. A `text` of several tokens or none fails with
-    /// [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the generation begins.
+    /// Adds `bias` to the logit of the token that `text` stands for. If `text` is not exactly one token, the request
+    /// fails with [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the generation begins.
     pub fn logit_bias_text(mut self, text: impl Into<String>, bias: f32) -> Self {
         self.spec.sampling.logit_bias_text.push((text.into(), bias));
         self
@@ -382,14 +384,14 @@ impl GenerateRequest {
         self
     }
 
-    /// Chooses each token with a closure. The closure gets the candidates that the other samplers leave, and the
-    /// tokens so far, starting with the prompt. [`Candidates::selected`] is the token that the samplers chose. With
-    /// no [`samplers`](Self::samplers), the candidates are all tokens. [`Candidates::softmax`] computes their
-    /// probabilities.
+    /// Chooses each token with a closure. The closure gets the candidates that the other samplers leave, and the tokens
+    /// so far, starting with the prompt. [`Candidates::selected`] is the token that the samplers have chosen. If the
+    /// list of [`samplers`](Self::samplers) is empty, the candidates are all tokens. [`Candidates::softmax`] computes
+    /// their probabilities.
     ///
-    /// The closure may return any token of the vocabulary. Under a constraint, a token that the constraint forbids
-    /// ends the text with [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the
-    /// closure. A model in a worker process refuses the closure:
+    /// The closure may return any token of the vocabulary. Under a constraint, a token that the constraint forbids ends
+    /// the text with [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the closure. If
+    /// the model is in a worker process, the closure is refused:
     /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
     ///
     /// ```no_run
@@ -407,14 +409,14 @@ impl GenerateRequest {
         self
     }
 
-    /// Seeds the random choices. The same seed gives the same text. Default: a new seed for each text.
+    /// Seeds the random choices. The same seed gives the same text. Default: each text gets a new seed.
     pub fn seed(mut self, seed: u32) -> Self {
         self.spec.sampling.seed = Some(seed);
         self
     }
 
-    /// Applies only these [adapters](Model::adapters) of the model, by name, at these scales. An empty list applies no
-    /// adapter. Default: all adapters, at the scales of the [load](crate::ModelBuilder::lora).
+    /// Applies only these [adapters](Model::adapters) of the model, by name, each at its scale. An empty list applies
+    /// no adapter. Default: all adapters, with the scales that were set for the [load](crate::ModelBuilder::lora).
     ///
     /// llama.cpp computes a batch with one set of adapters, so texts with different sets take turns in a
     /// [`Session`](crate::generate::Session) and an [`Engine`](crate::generate::Engine). A text does not reuse tokens
@@ -431,7 +433,7 @@ impl GenerateRequest {
         self
     }
 
-    /// Prefers tokens whose probability is near `target` (0.0 to 1.0) among the tokens that the other samplers leave.
+    /// Among the tokens that the other samplers leave, prefers tokens whose probability is near `target` (0.0 to 1.0).
     /// Default: off.
     pub fn adaptive_p(mut self, target: f32) -> Self {
         let sampling = &mut self.spec.sampling;

@@ -4,22 +4,23 @@
 use super::sequence::Sequence;
 use crate::load::Scales;
 
-/// Batches of one set of adapters in a row while another set waits. A change of the set makes llama.cpp reserve the
-/// compute buffers again, which took as long as one and a half tokens of the demo model (docs/adapters.md).
+/// The number of batches that one set of adapters gets in a row while another set waits. When the set changes,
+/// llama.cpp reserves the compute buffers again. This took as long as one and a half tokens of the demo model
+/// (docs/adapters.md).
 const BATCHES: u32 = 8;
 
 /// The set of adapters that has its turn.
 #[derive(Debug, Default)]
 pub(crate) struct AdapterTurns {
     current: Scales,
-    /// Batches that the current set may still compute while others wait.
+    /// The number of batches that the current set may still compute while other sets wait.
     left: u32,
 }
 
 impl AdapterTurns {
     /// Chooses the adapters of the next batch. The current set keeps its turn until the turn is over. The next set
-    /// belongs to the text that has waited for the most turns. If several have waited equally long, the first of them
-    /// wins.
+    /// belongs to the text that has waited for the most turns. If several texts have waited equally long, the first of
+    /// them is chosen.
     pub(crate) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
         let is_wanted = sequences.iter().any(|sequence| sequence.scales == self.current);
         let others_wait = sequences.iter().any(|sequence| sequence.scales != self.current);

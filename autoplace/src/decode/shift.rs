@@ -16,8 +16,8 @@ pub(crate) struct Shifting {
 }
 
 impl Shifting {
-    /// `capacity` is the number of tokens that the context can hold of the text. `None` for a text that ends when the
-    /// context is full.
+    /// `capacity` is the number of tokens that the context can hold of the text. Returns `None` if the text ends when
+    /// the context is full.
     pub(crate) fn new(
         when_full: WhenFull,
         prompt: &[Token],
@@ -36,8 +36,8 @@ impl Shifting {
         Ok(Some(Self { keep }))
     }
 
-    /// Number of tokens to discard from the first `tokens`, which are computed; 0 when too few are left. The first
-    /// `shared` tokens lie in cells of other texts too, and are discarded in addition.
+    /// The number of tokens to discard from the first `tokens` tokens, which are computed; 0 if too few are left. The
+    /// cells of the first `shared` tokens also belong to other texts, so these tokens are discarded in addition.
     pub(crate) fn discard(self, tokens: usize, shared: usize) -> usize {
         let start = self.keep.max(shared);
         let others = tokens.saturating_sub(start);
@@ -50,11 +50,11 @@ impl Shifting {
 }
 
 impl Lent {
-    /// Checks that the keys can be rotated in place, without other changes and without memory that the plan does not
-    /// count. The error gives the reason.
+    /// Checks that the keys can be rotated in place, that nothing else would have to change, and that this needs no
+    /// memory beyond the plan. The error contains the reason.
     pub(crate) fn check_shift(&self) -> Result<(), Error> {
         let (context, model) = (&self.context, self.context.model());
-        // With a cache for each sequence, each cache has a list of moves.
+        // If each sequence has its own cache, each cache has its own list of moves.
         let caches = if context.kv_unified() { 1 } else { context.n_seq_max() };
         let reason = if model.is_recurrent() || model.is_hybrid() {
             "the model's recurrent state cannot discard single tokens".to_owned()
@@ -71,8 +71,8 @@ impl Lent {
                 self.type_k
             )
         } else if context.n_ubatch() / 4 < caches {
-            // The shift amounts take 4 bytes per cell, in the buffer of a batch's mask: 2 bytes per cell and token of
-            // one cache.
+            // The shift amounts take 4 bytes per cell, in the buffer of a batch's mask, which has 2 bytes for each cell
+            // and token of one cache.
             format!("it needs an `n_ubatch` of at least {}, not {}", 4 * caches, context.n_ubatch())
         } else if !context.rope_only_rotates() {
             "with YaRN's factors each shift would scale the keys of all texts".to_owned()

@@ -1,4 +1,4 @@
-//! Statistics of a generation, and of the re-placement of its model.
+//! Statistics of a generation, and of a re-placement of the model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,29 +12,31 @@ use crate::machine::Bytes;
 use crate::plan::Plan;
 
 /// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation. Its
-/// `Display` is one line: tokens, speeds, the time in the queue, the threads, and a limit that cut the text.
+/// `Display` is one line: tokens, speeds, the time in the queue, the threads, and the limit that cut the text off, if
+/// one did.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens at the beginning of the prompt that were not computed: the context held them already, or the [prompt
-    /// store](crate::store::PromptStore) did.
+    /// The number of tokens at the beginning of the prompt that were not computed, because the context or the [prompt
+    /// store](crate::store::PromptStore) already held them.
     pub cached_tokens: usize,
     /// The cached tokens that came from the prompt store and not from the context.
     pub restored_tokens: usize,
     /// The restored tokens that were read from the prompt store's folder; the others were in memory.
     pub restored_from_folder: usize,
-    /// Rows of pictures and sounds in the prompt, which count among its tokens.
+    /// The number of rows of pictures and sounds in the prompt, which are counted as tokens of the prompt too.
     pub media_tokens: usize,
-    /// Pictures and sounds, or parts of them, that were encoded for this text. A cached encoding does not count.
+    /// The number of pictures and sounds, or parts of them, that were encoded for this text. If the encoding was
+    /// cached, it is not counted.
     pub encoded_media: usize,
     /// Time to encode those pictures and sounds. This time is a part of `prompt_time`.
     pub encoding_time: Duration,
-    /// Tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
+    /// The number of tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
     pub discarded_tokens: usize,
-    /// Tokens generated so far, without an end-of-generation token.
+    /// The number of tokens generated so far, without an end-of-generation token.
     pub generated_tokens: usize,
     /// Time to compute the prompt, without the cached tokens.
     pub prompt_time: Duration,
@@ -48,41 +50,43 @@ pub struct Statistics {
     pub queue_time: Duration,
     /// The seed in use; `None` when no sampler is random.
     pub seed: Option<u32>,
-    /// Tokens that were [drafted](crate::generate::GenerateRequest::speculate) and computed together with known tokens.
+    /// The number of tokens that were [drafted](crate::generate::GenerateRequest::speculate) and computed together with
+    /// known tokens.
     pub drafted_tokens: usize,
-    /// Tokens of the text that the drafter's context got from the prompt store, so that a draft model did not compute
-    /// them again. For the model's own block for multi-token prediction these are tokens that it would lack otherwise.
+    /// The number of tokens of the text that the drafter's context got from the prompt store, so that a draft model did
+    /// not compute them again. For the model's own block for multi-token prediction, these are tokens that would
+    /// otherwise be missing in its context.
     pub restored_draft_tokens: usize,
-    /// Draft tokens that the sampler chose too.
+    /// The number of draft tokens that the sampler chose too.
     pub accepted_tokens: usize,
-    /// CPU threads of the last step; 0 before the first.
+    /// CPU threads of the last step; 0 before the first step.
     pub threads: u32,
     /// Why a text with speculation drafts no tokens at the moment.
     pub drafts_off: Option<DraftingPaused>,
-    /// Why the text ended; `None` while it runs. A text that a limit [has cut](FinishReason::is_cut) may read like a
-    /// whole one.
+    /// Why the text ended; `None` while it runs. If a limit [has cut](FinishReason::is_cut) the text off, the text may
+    /// nevertheless look complete.
     pub finish_reason: Option<FinishReason>,
     /// How often the model's worker process died during this text, which another worker continued
-    /// ([`OnDeath::Resume`](crate::OnDeath::Resume)). [`Model::worker_deaths`](crate::Model::worker_deaths) has the
+    /// ([`OnDeath::Resume`](crate::OnDeath::Resume)). [`Model::worker_deaths`](crate::Model::worker_deaths) returns the
     /// causes.
     pub worker_deaths: u32,
-    /// How often the model was moved to its other placement during this text, because of its depth
+    /// How often the model was moved to its other placement during this text, because of the depth of the texts
     /// ([`Plan::by_depth`]).
     pub moves: u32,
     /// Time that these moves took.
     pub moving_time: Duration,
     /// Bytes by which compute buffers grew during this text, over all devices and the host. A load reserves memory for
-    /// all later batches, so this number is nearly always 0; docs/load-contract.md has the exceptions. A batch of
-    /// several texts counts for each of them; draft models are not included.
+    /// all later batches, so this number is nearly always 0; docs/load-contract.md lists the exceptions. If a batch has
+    /// several texts, the growth counts for each of them. Draft models are not included.
     pub buffer_growth: u64,
     /// How often the graph of a batch was reserved again during this text. A graph that fits the present buffers takes
     /// no memory: see [`buffer_growth`](Self::buffer_growth).
     pub reallocations: u32,
-    /// Uses of experts by this text's batches for which the cache of experts held the weights
-    /// ([`Plan::moe_cache`](crate::plan::Plan::moe_cache)). A batch of several texts counts for each of them. Prompts
-    /// of more than 32 tokens at once do not use the cache.
+    /// How often this text's batches used an expert whose weights were in the cache of experts
+    /// ([`Plan::moe_cache`](crate::plan::Plan::moe_cache)). If a batch has several texts, its uses count for each of
+    /// them. Prompts of more than 32 tokens at once do not use the cache.
     pub expert_hits: u64,
-    /// Uses of experts whose weights had to be uploaded to the cache first.
+    /// How often this text's batches used an expert whose weights had to be uploaded to the cache first.
     pub expert_misses: u64,
 }
 
@@ -93,7 +97,7 @@ impl Statistics {
         self.first_token_latency.map_or(0.0, |_| per_second(computed, self.prompt_time))
     }
 
-    /// Share of the draft tokens that were accepted, 0.0 to 1.0; 0.0 before the first draft.
+    /// The share of the draft tokens that the sampler accepted, 0.0 to 1.0; 0.0 before the first draft.
     pub fn acceptance_rate(&self) -> f64 {
         match self.drafted_tokens {
             0 => 0.0,
@@ -107,7 +111,7 @@ impl Statistics {
     }
 
     /// Text generation in tokens per second; 0.0 before the second token. The first token does not count, because its
-    /// logits come with the prompt.
+    /// logits are computed with the prompt.
     pub fn tokens_per_second(&self) -> f64 {
         per_second(self.generated_tokens.saturating_sub(1), self.generation_time)
     }
@@ -201,11 +205,11 @@ pub enum DraftingPaused {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Replaced {
-    /// The plan before.
+    /// The plan before the re-placement.
     pub before: Arc<Plan>,
-    /// The plan after.
+    /// The plan after the re-placement.
     pub after: Arc<Plan>,
-    /// Bytes of state that were held in host memory during the move, over all texts.
+    /// The bytes of state of all texts together that were kept in host memory during the move.
     pub saved: u64,
     /// How the texts continue.
     pub resumed: Resumed,
@@ -217,8 +221,8 @@ pub struct Replaced {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Resumed {
-    /// The states were restored unchanged. In a shared cache (`kv_unified`) the texts may lie in different cells, and
-    /// the following tokens may differ by rounding.
+    /// The states were restored unchanged. In a shared cache (`kv_unified`) the texts may then be in different cells,
+    /// and the following tokens may differ by rounding.
     Restored,
     /// The new cache has other types or another layout (flash attention, sequences), so the tokens are computed again.
     /// The following tokens may differ by rounding.

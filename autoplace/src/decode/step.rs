@@ -1,4 +1,5 @@
-//! One step of a session: computes a batch with the next tokens of its texts, and chooses the token after each.
+//! One step of a session: computes a batch with the next tokens of its texts, and chooses the token that follows in
+//! each text.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,16 +23,17 @@ use crate::load::{ExpertUses, Model};
 /// Maximum number of prompt tokens per step, over all texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) enum PromptChunk {
-    /// The rest of a batch (`n_batch`).
+    /// As many as still fit in a batch (`n_batch`).
     #[default]
     Batch,
-    /// The rest of a graph (`n_ubatch`).
+    /// As many as still fit in a graph (`n_ubatch`).
     Graph,
     Tokens(usize),
 }
 
 impl PromptChunk {
-    /// Number of prompt tokens in a batch with `others` tokens of other texts; at least one if the batch has room.
+    /// The number of prompt tokens in a batch that has `others` tokens of other texts; at least one if the batch has
+    /// room.
     fn tokens(self, context: &Context, others: usize) -> usize {
         let left = (context.n_batch() as usize).saturating_sub(others);
         let wanted = match self {
@@ -43,7 +45,7 @@ impl PromptChunk {
     }
 }
 
-/// Buffers and results of a step, kept so that the next step allocates nothing.
+/// Buffers and results of a step, kept so that the next step need not allocate memory.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) prompt_chunk: PromptChunk,
@@ -55,12 +57,12 @@ pub(crate) struct Work {
     asking: Vec<Asking>,
     pub(crate) prompts: PromptOrder,
     turns: AdapterTurns,
-    /// The text whose picture or sound this step computed, and the time of that computation.
+    /// The text whose picture or sound this step computed, and how long this computation took.
     media: Option<(SequenceId, Duration)>,
 }
 
 impl Work {
-    /// Number of tokens in the last batch; 0 after a step with a picture, whose time says nothing about tokens.
+    /// Number of tokens in the last batch; 0 after a step with a picture, whose time tells nothing about tokens.
     pub(crate) fn batch_tokens(&self) -> usize {
         if self.media.is_some() { 0 } else { self.batch.len() }
     }
@@ -151,8 +153,8 @@ impl Step<'_> {
         }
     }
 
-    /// The depth and the generation time so far, if the batch holds one generated token of the only text. Batches with
-    /// prompts or several texts have another speed.
+    /// The depth and the generation time so far, if the batch consists of one generated token of the only text. Batches
+    /// with prompts or several texts have another speed.
     fn alone(&self) -> Option<(usize, Duration)> {
         match &**self.sequences {
             [only] if self.work.batch.len() == 1 => {
@@ -201,8 +203,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Computes the rows of one picture or sound, if a text has come to one; of several texts, the oldest has its turn.
-    /// The other texts wait meanwhile, and get their tokens in the same step.
+    /// Computes the rows of one picture or sound, if a text has reached one. If several texts have, the oldest of them
+    /// is served. The other texts wait meanwhile, but get their tokens in the same step.
     fn compute_media(&mut self) -> Result<(), Error> {
         self.work.media = None;
         let waiting = self.sequences.iter().enumerate().filter(|(_, sequence)| sequence.next_media().is_some());
@@ -293,7 +295,7 @@ impl Step<'_> {
         self.note_growth(&buffers);
         self.note_experts(experts, generates);
         let context = &mut self.lent.context;
-        // Separates the time of the prompt from the time of choosing.
+        // Waits for the device, so that the time of the prompt is separated from the time of choosing.
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
@@ -335,7 +337,7 @@ impl Step<'_> {
         }
     }
 
-    /// Sets the threads for the batch. `generates` says that the batch holds no prompt tokens.
+    /// Sets the threads for the batch. `generates` is true if the batch has no prompt tokens.
     fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
         self.model.counters().follow_processors();
         let Some(pacer) = &*self.model.counters().pacer() else {
@@ -361,7 +363,7 @@ impl Step<'_> {
     }
 
     /// Chooses the next token of every text whose queued tokens are computed, and further tokens while the draft
-    /// agrees. `computed` is the time between `begun` and the end of the computation.
+    /// agrees. `computed` is the time from `begun` to the end of the computation.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let mut used = cells(self.sequences);
         for at in 0..self.sequences.len() {
@@ -431,7 +433,7 @@ impl Step<'_> {
 
     /// Discards the oldest tokens of a text whose token was just chosen. The text ends if this makes no room.
     fn shift(&mut self, at: usize, used: &mut usize, piece: &mut Piece) -> Result<(), Error> {
-        // The draft lies behind the tokens that move, and has no room after the new token.
+        // The draft is after the tokens that will be moved, and has no room after the new token.
         self.sequences[at].forget_draft(&mut self.lent.context)?;
         let before = cells(self.sequences);
         let shared = shared(self.sequences, at);
@@ -480,7 +482,7 @@ impl Step<'_> {
 }
 
 /// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time is used to judge
-/// whether drafts pay. A step that computes a prompt gets no drafts, and its time is not used.
+/// whether drafts pay. If a step computes a prompt, it gets no drafts, and its time is not used.
 fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
     let Lent { context, vocab, room, .. } = lent;
     if sequences.iter().all(|sequence| sequence.speculator.is_none()) {
@@ -489,7 +491,8 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
     let is_steady = sequences.iter().all(Sequence::is_steady);
     let off = drafts_off(context);
     let used: usize = sequences.iter().map(Sequence::len).sum();
-    // Tokens of the same graph do not displace cells of a sliding window that are needed again after a rejected draft.
+    // If all draft tokens are in the same graph, they do not displace cells of a sliding window that are needed again
+    // after a rejected draft.
     let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
     let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
     // A recurrent state can go back by at most `n_rs_seq` tokens.

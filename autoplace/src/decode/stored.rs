@@ -30,25 +30,26 @@ const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 /// the same time for a token.
 const TIME_AT_ONCE: f64 = 4e-3;
 
-/// Copying between two steps, beyond which no further part begins while a running text waits for its next token.
+/// Time of copying between two steps after which no further part begins while a running text waits for its next token.
 const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
 
-/// Minimum bytes that a part counts as, because llama.cpp passes over all cells of the sequence for each part.
+/// A smaller part counts as this number of bytes, because llama.cpp passes over all cells of the sequence for each
+/// part.
 const MIN_PART: usize = UNIT / 2;
 
 /// Maximum number of pieces of rows that are added between two steps; the limit for small rows.
 const PIECES_AT_ONCE: usize = 64;
 
-/// The rows of a sequence with at least this many tokens are found between two steps of their own: llama.cpp describes
-/// each cell, which takes a millisecond or two.
+/// In a sequence of this many tokens, finding the rows is the whole work between two steps: llama.cpp reports each
+/// cell, which takes one or two milliseconds.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
-/// How long the measured number of free bytes of the host counts, and the least number that does: a measurement reads
+/// How long a measured number of free bytes of the host counts, and the least number that does. A measurement reads
 /// some small files of the system, which takes half a millisecond.
 const FREE_FOR: Duration = Duration::from_millis(100);
 const FREE_AT_LEAST: u64 = 256 << 20;
 
-/// Most searches for one prompt. Each but the last one found a piece that was damaged.
+/// Maximum number of searches for one prompt. Another search follows only after a damaged piece.
 const MAX_SEARCHES: usize = 8;
 
 /// Shortest batch, in tokens, from whose time the cost of a prompt is measured.
@@ -63,7 +64,8 @@ pub(crate) struct Stored {
     of: ModelStore,
     /// The position of a text's first token.
     first: Position,
-    /// Whether the context's state contains all that belongs to the end of a text.
+    /// Whether the state at the end of a text is a part of the context's state. False after
+    /// [`with_ends`](Self::with_ends).
     has_own_end: bool,
     /// The root of the store's tree for the adapters of the last text.
     root: Option<(Scales, Id)>,
@@ -99,7 +101,8 @@ struct Reading {
     copied: usize,
 }
 
-/// The part that was read so far of a rest, which belongs to the first `tokens` tokens of a sequence.
+/// A rest that is being read. A rest is the state that belongs to the first `tokens` tokens of a sequence as a whole,
+/// such as a window or a recurrent state. The rows are not part of it.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,
@@ -115,7 +118,7 @@ pub(crate) struct Idle<'a> {
     pub(crate) scales: &'a Scales,
     pub(crate) text: Text<'a>,
     pub(crate) marks: &'a Marks,
-    /// The bytes that belong to the end of the text, if the context's state does not contain them.
+    /// The state at the end of the text, if it is not a part of the context's state.
     pub(crate) end: Option<&'a [u8]>,
 }
 
@@ -243,8 +246,8 @@ impl Stored {
         None
     }
 
-    /// Restores a beginning into an empty sequence, whose next token then has the position `end`. `None` leaves the
-    /// sequence empty: the context refuses the pieces, and the store forgets them.
+    /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
+    /// the pieces, the sequence stays empty, the store forgets the pieces, and the result is `None`.
     pub(crate) fn restore(
         &mut self,
         context: &mut Context,
@@ -328,7 +331,7 @@ impl Stored {
         idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Progress {
-        // This comes before any copying, because every step comes here.
+        // This check comes before any copy, because it runs again after each token.
         let unwritten = self.of.store.unwritten();
         if is_behind(self.later_at, unwritten) {
             return Progress::Later;
@@ -358,13 +361,14 @@ impl Stored {
     ) -> Result<Progress, llama_sys::Error> {
         let reading = self.reading.take().filter(|reading| reading.seq == idle.seq);
         if !idle.text.is_known() {
-            // Another process would identify the rows by 31 bits alone.
+            // The tokens of a picture's rows have only 31 bits of its hash, which is too little for another process to
+            // identify it.
             return Ok(Progress::Done);
         }
         let root = self.root(idle.scales);
         let free = self.free();
         if free < AT_ONCE as u64 {
-            // The store is never the reason for swap.
+            // The store gives memory back so that the machine need not swap.
             self.free = None;
             self.of.store.give_back(2 * AT_ONCE as u64 - free);
             return Ok(Progress::Done);
@@ -433,7 +437,7 @@ impl Stored {
                 false => Ok(Progress::Done),
             };
         };
-        // All pieces after a missing one are missing too.
+        // If a piece is missing in the store, all later pieces are missing too.
         let pieces = (self.at_once() / (block * row_bytes).max(1)).clamp(1, PIECES_AT_ONCE);
         let until = text.tokens.len().min(missing.start + pieces * block);
         let begun = Instant::now();
@@ -456,8 +460,8 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of a rest of a sequence: of one at a checkpoint, or of the one at its end. Adds the rest
-    /// when it is complete.
+    /// Reads the next bytes of a [`Rest`]. The rests of the checkpoints come first, then the rest at the end of the
+    /// sequence. Adds a complete rest to the store.
     fn next_rest(
         &mut self,
         context: &mut Context,
@@ -472,12 +476,13 @@ impl Stored {
             let added = is_missing.then(|| self.of.store.add(root, text, NewPiece::Rest(end.to_vec())));
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
-        // The tokens of rows have 31 bits of a picture's hash; the marks have all of it.
-        let is_of_text = |kept: &&Checkpoint| {
-            let has_tokens = kept.scales == *idle.scales && tokens.starts_with(&kept.tokens);
-            has_tokens && idle.marks.first_difference(&kept.marks) >= kept.tokens.len()
+        // The tokens of rows have only 31 bits of a picture's hash; the marks have the whole hash.
+        let is_of_text = |checkpoint: &&Checkpoint| {
+            let has_tokens = checkpoint.scales == *idle.scales && tokens.starts_with(&checkpoint.tokens);
+            has_tokens && idle.marks.first_difference(&checkpoint.marks) >= checkpoint.tokens.len()
         };
-        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|kept| (kept.tokens.len(), Some(&kept.state)));
+        let of_checkpoints =
+            checkpoints.iter().filter(is_of_text).map(|checkpoint| (checkpoint.tokens.len(), Some(&checkpoint.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
         let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
         let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
@@ -514,7 +519,7 @@ impl Stored {
         Ok(Progress::More)
     }
 
-    /// Records that a text uses this sequence, or has used it, so that its rows are found again.
+    /// Records that a text has used this sequence, so that its rows must be found anew.
     pub(crate) fn changed(&mut self, seq: SeqId) {
         self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }

@@ -8,7 +8,7 @@ use std::str;
 pub(crate) struct TextAssembler {
     /// Bytes of an incomplete character.
     bytes: Vec<u8>,
-    /// Characters held back because a stop string may begin in them.
+    /// Characters that are held back because a stop string may begin in them.
     held: String,
     stops: Vec<String>,
     /// Index in `stops` of the stop string that was found.
@@ -16,7 +16,7 @@ pub(crate) struct TextAssembler {
 }
 
 impl TextAssembler {
-    /// `stops` must hold no empty string.
+    /// `stops` must not contain an empty string.
     pub(crate) fn new(stops: Vec<String>) -> Self {
         Self { bytes: Vec::with_capacity(64), held: String::with_capacity(64), stops, stopped_by: None }
     }
@@ -26,19 +26,19 @@ impl TextAssembler {
         self.stopped_by
     }
 
-    /// The buffer to append a token's bytes to, before [`release`](Self::release).
+    /// The buffer to which the caller appends a token's bytes before it calls [`release`](Self::release).
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Takes the text that is certain, which can be empty. The flag says whether a stop string was found. No text
-    /// follows a stop string.
+    /// Takes the text that is certain, which may be empty. The flag is true if a stop string was found. No text follows
+    /// a stop string.
     pub(crate) fn release(&mut self) -> (String, bool) {
         self.decode(false);
         self.take()
     }
 
-    /// Takes all remaining text. The flag says whether a stop string was found. A cut-off character becomes U+FFFD.
+    /// Takes all remaining text. The flag is true if a stop string was found. An incomplete character becomes U+FFFD.
     pub(crate) fn finish(&mut self) -> (String, bool) {
         self.decode(true);
         let (text, is_stopped) = self.take();
@@ -120,11 +120,11 @@ mod tests {
         // Token bytes, stop strings, the text, and whether a stop string ended it.
         type Case<'a> = (&'a [&'a [u8]], &'a [&'a str], &'a str, bool);
         let cases: [Case<'_>; 5] = [
-            // Each invalid sequence is replaced once; the other characters stay.
+            // Each invalid sequence is replaced by one character; the other characters stay.
             (&[b"a\xffb", b"\xe4\xbd"], &[], "a\u{fffd}b\u{fffd}", false),
-            // A stop string across tokens.
+            // A stop string that spans several tokens.
             (&[b"say E", b"N", b"D now"], &["END"], "say ", true),
-            // The first of several stop strings.
+            // The stop string that comes first in the text ends it.
             (&[b"one two three"], &["three", "two"], "one ", true),
             // A beginning that does not become a stop string is released, also at the end.
             (&[b"EN", b"EN", b"x"], &["END"], "ENENx", false),

@@ -7,7 +7,7 @@ use super::{Embedding, Error, Normalization};
 use crate::load::{AbortHandle, Model};
 use crate::memory::Pooling;
 
-/// An embedder uses the model's only context to embed texts. Dropping it gives the context back.
+/// An embedder uses the model's only context to embed texts. The context is free again when the embedder is dropped.
 ///
 /// ```no_run
 /// use autoplace::{Model, embed::cosine_similarity, memory::Pooling};
@@ -34,7 +34,8 @@ enum Runner {
 }
 
 impl Model {
-    /// Takes the model's only context to embed texts or rerank documents. Dropping the embedder gives the context back.
+    /// Takes the model's only context to embed texts or rerank documents. The context is free again when the embedder
+    /// is dropped.
     ///
     /// # Errors
     ///
@@ -64,16 +65,17 @@ impl Embedder {
     }
 
     /// Sets the scaling of vectors; scores are never scaled. `true` means [`Normalization::Euclidean`], `false` means
-    /// [`Normalization::None`]. Default: [`Normalization::Euclidean`], a length of 1.
+    /// [`Normalization::None`]. Default: [`Normalization::Euclidean`], which gives vectors a length of 1.
     pub fn normalize(mut self, normalization: impl Into<Normalization>) -> Self {
         self.options.normalization = normalization.into();
         self
     }
 
-    /// Computes the vectors of these texts, in order. The caller adds prefixes that a model expects ("query: ").
+    /// Computes the vectors of these texts, in order. If the model expects a prefix ("query: "), the caller must add it
+    /// to the text.
     ///
-    /// All texts are tokenized before the first is computed. With [`Pooling::Rank`] each vector holds the scores of the
-    /// classification head ([`labels`](Self::labels)).
+    /// All texts are tokenized before the first text is computed. With [`Pooling::Rank`], each vector contains the
+    /// scores of the classification head ([`labels`](Self::labels)).
     ///
     /// # Errors
     ///
@@ -116,13 +118,13 @@ impl Embedder {
     /// model's classification head, as in llama.cpp's server. The scale of the score depends on the model: most models
     /// compute a logit, Qwen3 a probability.
     ///
-    /// Each pair is written in the model's own form: its `tokenizer.chat_template.rerank`, or
-    /// `[BOS]query[EOS][SEP]document[EOS]` with those special tokens that the model adds.
+    /// Each pair is written in the form that the model expects: its `tokenizer.chat_template.rerank` or, without this
+    /// template, `[BOS]query[EOS][SEP]document[EOS]` with those special tokens that the model adds.
     ///
     /// # Errors
     ///
-    /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling differs;
-    /// otherwise as [`embed`](Self::embed), with the index of the document.
+    /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another
+    /// one; otherwise the errors of [`embed`](Self::embed), with the index of the document.
     pub fn rerank<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<f32>, Error> {
         let scores = self.score(query, documents)?;
         Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
@@ -156,7 +158,7 @@ impl Embedder {
         Ok(self.about()?.labels)
     }
 
-    /// Elements per vector; with [`Pooling::Rank`], the number of scores.
+    /// The number of elements per vector; with [`Pooling::Rank`], the number of scores.
     pub fn width(&self) -> Result<usize, Error> {
         Ok(self.about()?.width)
     }
@@ -167,7 +169,7 @@ impl Embedder {
     }
 
     /// Maximum tokens of a text, including those that the model adds. The context and the model's learned positions
-    /// limit it.
+    /// limit this number.
     pub fn longest_text(&self) -> Result<usize, Error> {
         Ok(self.about()?.longest_text)
     }

@@ -14,12 +14,12 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// The elements of all vectors, end to end.
+    /// The elements of all vectors, one vector after the other.
     pub fn as_slice(&self) -> &[f32] {
         &self.values
     }
 
-    /// The elements of all vectors, owned.
+    /// The elements of all vectors, one vector after the other, as an owned list.
     pub fn into_vec(self) -> Vec<f32> {
         self.values
     }
@@ -29,7 +29,7 @@ impl Embedding {
         self.values.chunks_exact(self.width.max(1))
     }
 
-    /// Elements per vector.
+    /// The number of elements per vector.
     pub const fn width(&self) -> usize {
         self.width
     }
@@ -51,8 +51,8 @@ impl AsRef<[f32]> for Embedding {
     }
 }
 
-/// The cosine of the angle between two vectors, from -1.0 to 1.0. Two zero vectors give 1.0, and a zero vector with any
-/// other gives 0.0, as in llama.cpp (`common_embd_similarity_cos`).
+/// The cosine of the angle between two vectors, from -1.0 to 1.0. For two zero vectors, the result is 1.0. For a zero
+/// vector and any other vector, it is 0.0, as in llama.cpp (`common_embd_similarity_cos`).
 ///
 /// # Errors
 ///
@@ -79,22 +79,23 @@ pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> Re
     Ok(cosine.clamp(-1.0, 1.0))
 }
 
-/// The scaling of a vector. A zero vector stays zero. The arithmetic is that of llama.cpp's `--embd-normalize`
-/// (common/common.cpp, `common_embd_normalize`), whose numbers [`from_llama_cpp`](Self::from_llama_cpp) reads.
+/// The scaling of a vector. A zero vector stays zero. The arithmetic is the same as in llama.cpp's `--embd-normalize`
+/// (common/common.cpp, `common_embd_normalize`). [`from_llama_cpp`](Self::from_llama_cpp) reads the numbers of this
+/// flag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Normalization {
     /// No scaling (-1).
     None,
-    /// Largest absolute element of 32760, for storage as 16-bit integers (0).
+    /// The largest absolute value of an element becomes 32760, for storage as 16-bit integers (0).
     MaxAbsolute,
-    /// Sum of absolute elements of 1 (1).
+    /// The sum of the absolute values of the elements becomes 1 (1).
     Taxicab,
-    /// Length of 1, so that the product of two vectors is their cosine similarity (2).
+    /// The length becomes 1, so that the product of two vectors is their cosine similarity (2).
     #[default]
     Euclidean,
-    /// p-norm of 1 for this p (3 and more). A p of 0 counts as 1.
+    /// The p-norm for this p becomes 1 (3 and more). A p of 0 counts as 1.
     P(u16),
 }
 
@@ -109,7 +110,7 @@ impl From<bool> for Normalization {
 const MAX_ABSOLUTE: f64 = 32760.0;
 
 impl Normalization {
-    /// Converts llama.cpp's number: -1 is no scaling, 0 the largest absolute element, 1 taxicab, 2 Euclidean, and a
+    /// Converts a number of llama.cpp: -1 means no scaling, 0 the largest absolute value, 1 taxicab, 2 Euclidean, and a
     /// larger p the p-norm. `None` for any other number.
     pub fn from_llama_cpp(number: i64) -> Option<Self> {
         match number {
@@ -137,7 +138,7 @@ impl Normalization {
 }
 
 fn p_norm(vector: &[f32], p: u16) -> f64 {
-    // The elements are divided by the largest one, so that no power overflows.
+    // The elements are divided by the largest element, so that no power overflows.
     let largest = vector.iter().fold(0.0_f64, |most, x| most.max(f64::from(x.abs())));
     if largest == 0.0 {
         return 0.0;

@@ -15,7 +15,7 @@ pub enum Error {
     /// The lengths of two vectors differ.
     #[error("a vector of {one} elements cannot be compared with one of {other}")]
     Lengths { one: usize, other: usize },
-    /// Another embedder of this model lives.
+    /// Another embedder of this model still exists.
     #[error("this model is embedding already: drop its other embedder first")]
     Busy,
     /// A text has more tokens than one computation can hold, or more than the model's learned positions
@@ -31,7 +31,7 @@ pub enum Error {
     /// The model was not loaded to score documents.
     #[error("the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank")]
     NotReranking { pooling: Pooling },
-    /// The model is an encoder-decoder. Its encoder serves only its decoder.
+    /// The model is an encoder-decoder. Its encoder works only for its decoder.
     #[error("{architecture} models do not embed")]
     NotEmbedding { architecture: String },
     /// llama.cpp refused a call, a call failed, or it [was aborted](llama_sys::Error::Aborted).

@@ -15,7 +15,7 @@ use crate::memory::Pooling;
 #[derive(Debug)]
 pub(crate) struct LocalEmbedder {
     model: Model,
-    /// `None` after a failed re-placement, until another one succeeds.
+    /// `None` after a failed re-placement, until another re-placement succeeds.
     context: Option<Context>,
     pub(crate) abort: AbortHandle,
     batch: Batch,
@@ -150,7 +150,7 @@ impl LocalEmbedder {
         {
             tracing::warn!("the model could not be re-placed: {error}");
         }
-        // If the model is unloaded, or if another user has taken the context, the next call reports it.
+        // If the model is unloaded, or if another user has taken the context, the next call reports this.
         if let Ok(Some((mut context, _))) = self.model.take_context(Purpose::Embeddings) {
             context.follow_abort_handle(self.abort.clone());
             self.context = Some(context);
@@ -170,8 +170,8 @@ impl Drop for LocalEmbedder {
     }
 }
 
-/// Groups texts of these lengths, in order, into batches that one computation can hold. No text may be longer than a
-/// batch.
+/// Groups texts of these lengths, in order, into batches, each of which fits in one computation. No text may be longer
+/// than a batch.
 fn batches(lengths: &[usize], most_tokens: usize, most_texts: usize) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let (mut begin, mut tokens) = (0, 0_usize);

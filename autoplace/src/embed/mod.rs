@@ -2,8 +2,8 @@
 //!
 //! In: a [`Model`](crate::Model) that was loaded to embed
 //! ([`ModelBuilder::embeddings`](crate::ModelBuilder::embeddings)), and texts. Out: an [`Embedding`] for each text, or
-//! a score for each document. A computation takes as many texts as it can hold. Except for rounding, the other texts do
-//! not change the vector of a text.
+//! a score for each document. Each computation has as many texts as fit. Except for rounding, the vector of a text does
+//! not depend on the other texts.
 
 mod embedder;
 mod embedding;

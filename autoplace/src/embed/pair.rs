@@ -1,7 +1,7 @@
 //! Writes a query and a document in the form that a reranker expects.
 //!
-//! The form is the model's own `tokenizer.chat_template.rerank`, if present. Otherwise, the query and the document
-//! stand between the special tokens that the model adds to texts. llama.cpp's server does the same (tools/server,
+//! The form is the model's own `tokenizer.chat_template.rerank`, if it has one. Otherwise, the query and the document
+//! are put between the special tokens that the model adds to texts. llama.cpp's server does the same (tools/server,
 //! `format_prompt_rerank`).
 
 use llama_sys::{Token, Vocab};
@@ -33,7 +33,8 @@ impl<'a> Format<'a> {
         Self { vocab, template: vocab.model().metadata(TEMPLATE) }
     }
 
-    /// Combines the query and the document with this index. Control tokens written in either are plain text.
+    /// Combines the query and the document with this index. Control tokens that are written in the query or the
+    /// document are plain text.
     pub(super) fn pair(&self, index: usize, query: &str, document: &str, limit: Limit) -> Result<Text, Error> {
         let parts = match &self.template {
             Some(template) => {
@@ -73,7 +74,7 @@ impl<'a> Format<'a> {
         }
     }
 
-    /// `[BOS]query[EOS][SEP]document[EOS]`, with those special tokens that the model adds.
+    /// `[BOS]query[EOS][SEP]document[EOS]`, with those of these special tokens that the model adds.
     fn around(&self, query: &str, document: &str) -> Result<Vec<Tokens>, Error> {
         let added = self.vocab.added_tokens();
         let one = |token: Option<Token>| (Vec::from_iter(token), false);
@@ -137,8 +138,8 @@ pub(super) struct Limit {
 }
 
 impl Text {
-    /// Tokenizes the text with this index, including the tokens that the model adds. Control tokens written in it are
-    /// plain text.
+    /// Tokenizes the text with this index, including the tokens that the model adds. Control tokens that are written in
+    /// the text are plain text.
     pub(super) fn new(vocab: &Vocab, index: usize, text: &str, limit: Limit) -> Result<Self, Error> {
         let mut tokens = vocab.tokenize(text, true, false)?;
         if tokens.is_empty() {

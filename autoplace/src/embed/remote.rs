@@ -1,4 +1,5 @@
-//! An embedder of a model in a worker: its calls, and both sides of the connection. The calls run one after the other.
+//! An embedder of a model in a worker: its calls, and how the application and the worker handle them. The calls run one
+//! after the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,15 +28,15 @@ pub(crate) enum Call {
     Close,
 }
 
-/// Results without their values. Each has the number of values, the width, the number of tokens, and whether the text
-/// was truncated. The values follow, at most [`AT_ONCE`] per message.
+/// The shapes of results, without the values. Each shape has the number of values, the width, the number of tokens, and
+/// whether the text was truncated. The values follow, at most [`AT_ONCE`] per message.
 type Shapes = Vec<(usize, usize, usize, bool)>;
 
 /// The application's side of an embedder.
 #[derive(Debug)]
 pub(super) struct WorkerEmbedder {
     worker: LentWorker,
-    /// The process that holds the context, and the facts that apply to all texts.
+    /// The process that has the context, and the facts that apply to all texts.
     opened: Option<(u32, About)>,
 }
 
@@ -57,8 +58,8 @@ impl WorkerEmbedder {
         self.ask(Some(&Request::Embed(Call::Compute { query: query.map(str::to_owned), texts, options })))
     }
 
-    /// Sends a call to the worker. If the worker dies, sends it to another one, as often as the application allows.
-    /// Each new worker opens the embedder first.
+    /// Sends a call to the worker. If the worker dies, sends the call to another worker, as many times as the
+    /// application allows. Each new worker opens the embedder first.
     fn ask(&mut self, call: Option<&Request>) -> Result<Vec<Embedding>, Error> {
         let Self { worker, opened } = self;
         worker.survive(|worker| {

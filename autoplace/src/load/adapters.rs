@@ -16,13 +16,13 @@ use crate::profile::{AdapterError, ControlVector, Lora, ModelProfile};
 pub struct Adapter {
     /// The name that [requests](crate::generate::GenerateRequest::lora) use.
     pub name: String,
-    /// The path of its file.
+    /// The path of the adapter's file.
     pub path: PathBuf,
-    /// Scale for texts that do not choose their own adapters.
+    /// The scale of this adapter in texts that do not choose their own adapters.
     pub scale: f32,
 }
 
-/// Files that are loaded beside a model.
+/// Files that are loaded together with a model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct AdapterFiles {
     pub(super) lora: Vec<Adapter>,
@@ -33,7 +33,7 @@ pub(super) struct AdapterFiles {
 }
 
 impl AdapterFiles {
-    /// Adds an adapter named after its file: `style` for `style.gguf`, `style-2` for a second one.
+    /// Adds an adapter under the name of its file: `style` for `style.gguf`, and `style-2` if that name is taken.
     pub(super) fn add(&mut self, path: PathBuf, scale: f32) {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let is_taken = |name: &str| self.lora.iter().any(|one| one.name == name);
@@ -42,7 +42,8 @@ impl AdapterFiles {
         self.lora.push(Adapter { name, path, scale });
     }
 
-    /// Adds all adapters to the profile of the model. Reads every header without calling llama.cpp.
+    /// Adds all adapters to the profile of the model. For this, every adapter's header is read, and llama.cpp is not
+    /// called.
     pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
         for (index, Adapter { name, path, scale }) in self.lora.iter().enumerate() {
             if self.lora[..index].iter().any(|other| other.name == *name) {
@@ -83,7 +84,8 @@ impl AdapterFiles {
         Ok(Attached { lora, direction, layers: self.control_layers.unwrap_or((1, u32::MAX)) })
     }
 
-    /// The scale of each adapter in a text with this request. If an adapter is named twice, the last scale counts.
+    /// The scale of each adapter in a text whose request asks for these adapters. If an adapter is named twice, the
+    /// last scale counts.
     pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
         let Some(asked) = asked else { return Ok(Scales(self.lora.iter().map(|one| one.scale).collect())) };
         let mut scales = vec![0.0; self.lora.len()];
@@ -117,7 +119,7 @@ impl Scales {
 /// The adapters and the control vector of a loaded model.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Adapters with the scales of the load.
+    /// The adapters, each with the scale that was set for the load.
     lora: Vec<(LoraAdapter, f32)>,
     /// The sum of the control vectors: `n_embd` numbers per layer, from layer 1 on.
     direction: Vec<f32>,
@@ -126,12 +128,12 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// Number of adapters that hold the native model.
+    /// The number of adapters. Each keeps a reference to the native model.
     pub(super) const fn holders(&self) -> usize {
         self.lora.len()
     }
 
-    /// Applies all adapters to a new context, at the scales of the load.
+    /// Applies all adapters to a new context, at the scales that were set for the load.
     pub(super) fn attach(&self, context: &mut Context) -> Result<(), llama_sys::Error> {
         if !self.direction.is_empty() {
             let (first, last) = self.layers;

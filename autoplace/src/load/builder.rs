@@ -22,17 +22,18 @@ pub struct ModelBuilder {
     options: LoadOptions,
     progress: Progress,
     isolation: Isolation,
-    /// The hub that the file comes from, for a hub's model.
+    /// For a model of a hub: the hub from which the file comes.
     #[cfg(feature = "hub")]
     pub(super) source: super::hub::Source,
-    /// The name of a method that was called too late and would have replaced earlier settings.
+    /// The name of a method that was called too late, so that it would have replaced earlier settings.
     conflict: Option<&'static str>,
 }
 
 impl Model {
-    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe: plans, loads,
-    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, the
-    /// path can also be a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model is in the cache.
+    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe. It makes a plan,
+    /// loads the model, warms it up, and compares the memory that it took with the plan. See [`ModelBuilder::load`].
+    /// With the feature `hub`, the path can also be a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model
+    /// is in the cache.
     ///
     /// # Errors
     ///
@@ -60,8 +61,8 @@ impl ModelBuilder {
         }
     }
 
-    /// Sets the whole request at once. Call this method first: after another setter, whose setting it would replace,
-    /// the load fails with [`Error::Conflict`].
+    /// Sets the whole request at once. Call this method first: if another setter was called before, this method would
+    /// replace its setting, and the load fails with [`Error::Conflict`].
     pub fn request(mut self, request: Request) -> Self {
         if self.options.request != Request::new() {
             self.conflict = Some("request");
@@ -77,8 +78,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the number of tokens that one graph computes, and raises [`n_batch`](Self::n_batch) to it if needed.
-    /// Default: 512, or more if that makes prompts faster.
+    /// Sets the number of tokens that one graph computes. If [`n_batch`](Self::n_batch) is smaller, it is raised to
+    /// this number. Default: 512, or more if that makes prompts faster.
     #[doc(alias = "ubatch_size")]
     pub fn n_ubatch(mut self, tokens: u32) -> Self {
         let n_batch = self.options.request.params.n_batch.max(tokens);
@@ -87,14 +88,14 @@ impl ModelBuilder {
     }
 
     /// Sets the scaling of positions, for a context longer than the model's training context: `|rope| rope.freq_scale =
-    /// Some(0.25)`. Default: the model's own.
+    /// Some(0.25)`. Default: the scaling that the model's file states.
     pub fn rope(mut self, set: impl FnOnce(&mut Rope)) -> Self {
         set(&mut self.options.request.params.rope);
         self
     }
 
-    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is 4096 to 32,768
-    /// tokens, as many as cost no layer, and at most the model's training context.
+    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is the largest number
+    /// from 4096 to 32,768 for which no layer has to leave the GPUs, but at most the model's training context.
     #[doc(alias = "ctx_size")]
     #[doc(alias = "num_ctx")]
     #[doc(alias = "context_length")]
@@ -104,7 +105,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the number of sequences that run at once, and the number of tokens in each. An
+    /// Sets the number of sequences that run at once, and the number of tokens in each sequence. An
     /// [`Engine`](crate::generate::Engine) computes one request per sequence. Default: one sequence with the whole
     /// context.
     #[doc(alias = "n_parallel")]
@@ -116,21 +117,23 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets a policy for the tokens of context, such as the model's training context or the longest that costs no
-    /// layer. [`n_ctx`](Self::n_ctx) sets a number.
+    /// Sets a policy for the tokens of context, such as the model's training context or the longest context for which
+    /// no layer has to leave the GPUs. [`n_ctx`](Self::n_ctx) sets a number.
     pub fn context(mut self, context: plan::Context) -> Self {
         self.options.request.context = context;
         self
     }
 
-    /// Sets the prompt and reply lengths to optimise for. Default: [`plan::Workload::typical`] of the context.
+    /// Sets the prompt and reply lengths for which the plan is optimised. Default: the [typical
+    /// workload](plan::Workload::typical) for the context.
     pub fn workload(mut self, workload: plan::Workload) -> Self {
         self.options.request.workload = Some(workload);
         self
     }
 
-    /// Sets the depths that the placement is made for, in live tokens. Default: [`Depth::Follow`](plan::Depth): a
-    /// model with two placements that cross within the context moves between them, at a token's boundary.
+    /// Sets the depths, in live tokens, for which the placement is made. Default: [`Depth::Follow`](plan::Depth). If
+    /// one placement is faster up to some depth within the context and another one beyond it, the model moves between
+    /// the two placements, between two tokens.
     pub fn depth(mut self, depth: plan::Depth) -> Self {
         self.options.request.depth = depth;
         self
@@ -162,7 +165,7 @@ impl ModelBuilder {
     }
 
     /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves the keys and values of all
-    /// layers to the host if that is faster. Default: the choice of [`offload_kqv`](Self::offload_kqv).
+    /// layers to the host if that is faster. Default: where [`offload_kqv`](Self::offload_kqv) puts them.
     pub fn kv_place(mut self, place: plan::KvPlace) -> Self {
         self.options.request.kv_place = place;
         self
@@ -177,21 +180,22 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the minimum number of tokens per computation, for plans in which fewer than 512 tokens (or
-    /// [`n_ubatch`](Self::n_ubatch)) are faster or make the model fit. Default: 512, or `n_ubatch`.
+    /// Sets the minimum number of tokens per computation. A plan goes below 512 tokens (or below
+    /// [`n_ubatch`](Self::n_ubatch)) if fewer tokens are faster, or if the model fits only with fewer. Default: 512, or
+    /// `n_ubatch`.
     pub fn min_ubatch(mut self, tokens: u32) -> Self {
         self.options.request.min_ubatch = Some(tokens);
         self
     }
 
-    /// Sets whether attention is fused. Default: fused if every device with a layer supports it.
+    /// Sets whether attention is fused. Default: fused if every device that has a layer supports it.
     #[doc(alias = "flash_attention")]
     pub fn flash_attn(mut self, flash_attn: FlashAttention) -> Self {
         self.options.request.params.flash_attn = flash_attn;
         self
     }
 
-    /// Sets whether all sequences share one cache instead of one part each. Default: no.
+    /// Sets whether all sequences share one cache instead of each having its own part. Default: no.
     pub fn kv_unified(mut self, unified: bool) -> Self {
         self.options.request.params.kv_unified = unified;
         self
@@ -204,14 +208,15 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets whether a GPU computes long prompts with the host's weights. Default: yes.
+    /// Sets whether a GPU computes with the host's weights for long prompts. Default: yes.
     pub fn op_offload(mut self, offload: bool) -> Self {
         self.options.request.params.op_offload = offload;
         self
     }
 
-    /// Sets whether the file is mapped or read. Default: mapped if every device supports it. Truncating a mapped file
-    /// ends the process that maps it; with [`isolation`](Self::isolation), that is a worker.
+    /// Sets whether the file is mapped or read. Default: mapped if every device supports it. If a mapped file is
+    /// truncated, the operating system ends the process that maps it. With [`isolation`](Self::isolation), this process
+    /// is a worker.
     #[doc(alias = "use_mmap")]
     #[doc(alias = "no_mmap")]
     pub fn mmap(mut self, map: bool) -> Self {
@@ -226,7 +231,7 @@ impl ModelBuilder {
     }
 
     /// Sets whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs. A
-    /// window takes a fraction of the bytes, but a text that goes back further than the window is computed again.
+    /// window takes a fraction of the bytes. But if a text goes back further than the window, it is computed again.
     pub fn swa_full(mut self, full: bool) -> Self {
         self.options.request.params.swa_full = full;
         self
@@ -240,7 +245,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Loads a small draft model of the same vocabulary beside this one
+    /// Loads a small draft model of the same vocabulary together with this one
     /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). The draft is planned, placed and
     /// released together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
@@ -254,7 +259,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the types of the draft's keys and values. Default: F16, for any types of the model's own cache.
+    /// Sets the types of the draft's keys and values. Default: F16, whatever types the model's own cache has.
     pub fn draft_kv_types(mut self, keys: KvType, values: KvType) -> Self {
         self.options.draft_options.type_k = Some(keys);
         self.options.draft_options.type_v = Some(values);
@@ -262,49 +267,49 @@ impl ModelBuilder {
     }
 
     /// Sets the number of the draft's layers on its GPU, counted from the output layer on; 0 keeps the draft on the
-    /// host. A load fails if no GPU has room for them. Default: all, or the host if no GPU has room for all.
+    /// host. A load fails if no GPU has room for these layers. Default: all layers, or none if no GPU has room for all.
     pub fn draft_n_gpu_layers(mut self, layers: u32) -> Self {
         self.options.draft_options.n_gpu_layers = Some(layers);
         self
     }
 
     /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or by its display name, or
-    /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: the device where the draft costs
-    /// the model least.
+    /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: the device on which the draft
+    /// slows the model down least.
     pub fn draft_device(mut self, device: impl Into<String>) -> Self {
         self.options.draft_options.device = Some(device.into());
         self
     }
 
-    /// Loads the model's own block for multi-token prediction, with a context for it
+    /// Loads the model's own block for multi-token prediction, with a context of its own
     /// ([`Speculation::Mtp`](crate::generate::Speculation::Mtp)). [`draft_max`](Self::draft_max) then defaults to
-    /// 3. Default: no. With the block, prompts take as long as with about one more layer.
+    /// 3. Default: no. The block makes prompts slower, about as much as one more layer would.
     ///
-    /// A file without a usable block is refused ([`Error::Mtp`]). A context for embeddings is refused too, and so is a
-    /// context with several sequences of recurrent states ([`plan::Error::Mtp`]).
+    /// The load fails with [`Error::Mtp`] if the file has no usable block. It fails with [`plan::Error::Mtp`] if the
+    /// context is for embeddings, or if it has several sequences of recurrent states.
     pub fn mtp(mut self, load: bool) -> Self {
         self.options.mtp = load;
         self
     }
 
     /// Sets the maximum number of tokens per [draft](crate::generate::GenerateRequest::speculate) and sequence.
-    /// Default: none.
+    /// Default: no drafts.
     pub fn draft_max(mut self, tokens: u32) -> Self {
         self.options.request.draft_max = tokens;
         self
     }
 
-    /// Loads a projector (mmproj) beside the model, so that prompts and messages may contain images or sound:
+    /// Loads a projector (mmproj) together with the model, so that prompts and messages may contain images or sound:
     /// `Part::image` and `Part::audio` with the feature `media`. The projector's memory is part of the plan, which
     /// places it on one GPU or on the host. [`mmproj_beside`](super::mmproj_beside) finds the file in the model's
     /// folder.
     ///
-    /// With the feature `hub`, the path may be `hf:OWNER/NAME[:QUANT][@REVISION]`. This stands for the repository's
-    /// projector that fits beside the model best (`hub::choose_projector`). The file is fetched if
-    /// [`fetch`](Self::fetch) allows it.
+    /// With the feature `hub`, the path may be `hf:OWNER/NAME[:QUANT][@REVISION]`. This names the projector of that
+    /// repository that suits the model best (`hub::choose_projector`). The file is fetched if [`fetch`](Self::fetch)
+    /// allows it.
     ///
-    /// If each row of an image attends to all others (Gemma 3), `n_ubatch` is at least the number of rows of the
-    /// largest image.
+    /// If each row of an image attends to all other rows of the image (as in Gemma 3), `n_ubatch` is raised to the
+    /// number of rows of the largest image.
     #[doc(alias = "clip_model_path")]
     #[doc(alias = "multimodal")]
     pub fn mmproj(mut self, path: impl Into<PathBuf>) -> Self {
@@ -312,15 +317,16 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the most tokens of an image, where the projector takes images of any size. Larger images are scaled down.
-    /// Default: what the projector's file says; 4096 for Youtu-VL. The plan's memory for the projector depends on it.
+    /// Sets the maximum number of tokens per image, if the projector takes images of any size. Larger images are scaled
+    /// down. Default: the limit in the projector's file; 4096 for Youtu-VL. The memory that the plan reserves for the
+    /// projector depends on this limit.
     pub fn image_max_tokens(mut self, tokens: u32) -> Self {
         self.options.image_max_tokens = (tokens > 0).then_some(tokens);
         self
     }
 
-    /// Sets the maximum bytes of host memory for encoded images and sounds. A text that contains one of them again need
-    /// not encode it again. Default: 256 MiB, or less if the plan leaves less.
+    /// Sets the maximum bytes of host memory for encoded images and sounds. If a later text contains the same image or
+    /// sound, it need not be encoded again. Default: 256 MiB, or less if the plan leaves less.
     pub fn media_cache(mut self, bytes: u64) -> Self {
         self.options.media_cache = bytes;
         self
@@ -349,9 +355,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the threads of the CPU. Default: one per physical core that this process may use. Generation uses at most
-    /// four threads if all layers are on GPUs, and fewer if fewer turn out to be faster, for example beside other busy
-    /// programs.
+    /// Sets the threads of the CPU. Default: one per physical core that this process may use. If all layers are on
+    /// GPUs, at most four threads generate. Fewer threads generate if this turns out to be faster, for example while
+    /// other programs are busy.
     #[doc(alias = "num_thread")]
     #[doc(alias = "threads")]
     pub fn n_threads(mut self, threads: u32) -> Self {
@@ -365,10 +371,10 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the maximum bytes of host memory for checkpoints. Default: 1 GiB; 0 keeps none.
+    /// Sets the maximum bytes of host memory for checkpoints. Default: 1 GiB; 0 means that no checkpoints are kept.
     ///
     /// For a model with sliding windows (`swa_full` off) or a recurrent state, a checkpoint saves the state near the
-    /// end of each prompt, so that a conversation with rewritten earlier turns can continue from there. The least
+    /// end of each prompt, so that a conversation with rewritten earlier turns can continue from that state. The least
     /// recently used checkpoints are evicted first. Plans do not count checkpoints. A checkpoint is saved only if the
     /// host has enough free bytes beyond the plan's margin.
     pub fn checkpoints(mut self, bytes: u64) -> Self {
@@ -376,10 +382,10 @@ impl ModelBuilder {
         self
     }
 
-    /// Keeps computed prompts and answers in this store. A later text that begins with the same tokens restores them
-    /// from there: after another text has taken over their sequence, after the model was unloaded or re-placed, and, if
-    /// the store has a folder, after a restart. Several models may share a store. The worker of a model opens its own
-    /// store with the same options. Default: no store.
+    /// Keeps computed prompts and answers in this store. A later text that begins with the same tokens restores their
+    /// state from the store. This works after another text has taken over the sequence, and after the model was
+    /// unloaded or re-placed. If the store has a folder, it also works after a restart. Several models may share a
+    /// store. The worker of a model opens its own store with the same options. Default: no store.
     ///
     /// Plans leave the store's [memory](crate::store::StoreOptions::memory) free on the host.
     pub fn prompt_store(mut self, store: PromptStore) -> Self {
@@ -387,9 +393,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a LoRA adapter, named after its file: `style` for `style.gguf`, `style-2` for a second adapter of that
-    /// name. `scale` applies to texts that do not [choose their own adapters](crate::generate::GenerateRequest::lora);
-    /// 0.0 leaves the adapter out. Each call adds one adapter.
+    /// Adds a LoRA adapter under the name of its file: `style` for `style.gguf`, and `style-2` for a second adapter of
+    /// that name. `scale` applies to texts that do not [choose their own
+    /// adapters](crate::generate::GenerateRequest::lora); 0.0 leaves the adapter out. Each call adds one adapter.
     pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
         self.options.adapters.add(path.into(), scale);
         self
@@ -402,22 +408,23 @@ impl ModelBuilder {
     }
 
     /// Adds a control vector, multiplied by `scale`, to the outputs of the model's layers in all texts. Each call adds
-    /// one vector; the model gets the sum of all.
+    /// one vector; the model gets the sum of all vectors.
     pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
         self.options.adapters.control_vectors.push((path.into(), scale));
         self
     }
 
     /// Sets the first and last layer for control vectors, counted from 0. Layer 0 never gets a control vector. Default:
-    /// all other layers.
+    /// all layers except layer 0.
     pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
         self.options.adapters.control_layers = Some(layers.into_inner());
         self
     }
 
-    /// Sets a callback for the progress of the load: its [stage](LoadProgress::stage), and the share of the weights
-    /// that is loaded. Returning `false` cancels the load. The first call comes at once, before the load plans. The
-    /// warm-up calls it before each batch. Another attempt begins again with the planning stage.
+    /// Sets a callback for the progress of the load: the load's [stage](LoadProgress::stage), and how much of the
+    /// weights is loaded. Returning `false` cancels the load. The first call comes at once, before the load plans.
+    /// During the warm-up, the callback is called before each batch. A further attempt begins with the planning stage
+    /// again.
     ///
     /// ```no_run
     /// let builder = autoplace::Model::builder("model.gguf").progress(|progress| {
@@ -430,64 +437,65 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets how far the load computes to verify itself. Default: [`Verify::Quick`].
+    /// Sets how much the load computes to verify itself. Default: [`Verify::Quick`].
     pub fn verify(mut self, verify: Verify) -> Self {
         self.options.verify = verify;
         self
     }
 
-    /// Sets the reaction to a load that took more memory of a GPU than its plan left. Default:
+    /// Sets what happens if the load took more memory of a GPU than the plan had left free for it. Default:
     /// [`OnDifference::BackOff`].
     pub fn on_difference(mut self, action: OnDifference) -> Self {
         self.options.on_difference = action;
         self
     }
 
-    /// Sets the maximum number of attempts when memory runs short. Each attempt has a new plan for the memory that is
-    /// then free. Default: 4. With 1, the load never plans again; 0 counts as 1.
+    /// Sets the maximum number of attempts when memory runs short. Each attempt makes a new plan for the memory that is
+    /// free at that time. Default: 4. With 1, the load never plans again; 0 counts as 1.
     pub fn attempts(mut self, n: u32) -> Self {
         self.options.attempts = n.max(1);
         self
     }
 
-    /// Keeps measurements of GPUs, of loads and of moves, also on [simulated](llama_sys::sim) GPUs, in this folder
-    /// instead of the user's cache folder: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
+    /// Keeps measurements (of GPUs, of loads and of moves) in this folder instead of the user's cache folder.
+    /// [Simulated](llama_sys::sim) GPUs are then measured too. See
+    /// [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
     pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.options.learn = Folder::At(folder.into());
         self
     }
 
-    /// Keeps no measurements of GPUs, of loads and of moves.
+    /// Keeps no measurements: neither of GPUs, nor of loads, nor of moves.
     pub fn without_learning(mut self) -> Self {
         self.options.learn = Folder::Nowhere;
         self
     }
 
-    /// Sets where loads of this user coordinate their use of GPUs, and how long this load waits for others.
-    /// Default: [`Leases::user`].
+    /// Sets the folder through which the loads of this user coordinate their use of GPUs, and how long this load waits
+    /// for other loads. Default: [`Leases::user`].
     pub fn leases(mut self, leases: Leases) -> Self {
         self.options.leases = leases;
         self
     }
 
-    /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. At the first attempt, the
-    /// stated free bytes are trusted; later attempts count at most the bytes that each GPU reports. The GPUs of
-    /// `machine` must be devices of this process.
+    /// Plans for this machine instead of the detected one. GPUs that are not part of `machine` stay unused. The first
+    /// attempt trusts the free bytes that `machine` states. Later attempts count at most the bytes that each GPU
+    /// reports. The GPUs of `machine` must be devices of this process.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.options.machine = Some(machine);
         self
     }
 
-    /// Also uses the devices of another machine. The rpc-server of that machine (`autoplace-rpc-server`, or llama.cpp's
-    /// of the same version) listens at `endpoint`, which has the form `host:port`. Each call adds one machine. This
-    /// needs the feature `rpc`.
+    /// Also uses the devices of another machine. The rpc-server of that machine (`autoplace-rpc-server`, or the
+    /// rpc-server of the same version of llama.cpp) listens at `endpoint`, which has the form `host:port`. Each call
+    /// adds one machine. This needs the feature `rpc`.
     ///
-    /// The load measures the link and the devices when it plans, and places layers there only if that is faster. Each
-    /// load sends their weights over the link. llama.cpp ends a process when its connection is lost, so the model runs
-    /// in a worker. Without an [`isolation`](Self::isolation), the worker is this program's own executable
-    /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection the worker
-    /// has [died](crate::worker::Error::Died). With [`OnDeath::Resume`](crate::worker::OnDeath) the model is placed
-    /// again without the lost server, and the text continues.
+    /// The load measures the link and the devices when it plans, and places layers on these devices only if that is
+    /// faster. Each load sends the weights of those layers over the link. llama.cpp ends a process when its connection
+    /// is lost, so the model runs in a worker. Without an [`isolation`](Self::isolation), the worker is this program's
+    /// own executable ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). If the connection is
+    /// lost, the worker [dies](crate::worker::Error::Died). With [`OnDeath::Resume`](crate::worker::OnDeath) the model
+    /// is placed again without the lost server, and the text continues.
     pub fn rpc(mut self, endpoint: impl Into<String>) -> Self {
         self.options.servers.endpoints.push(endpoint.into());
         self
@@ -501,11 +509,11 @@ impl ModelBuilder {
         self
     }
 
-    /// Follows a saved plan exactly instead of making one. [`SavedPlan::read`] reads a plan that `autoplace plan
-    /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's own
-    /// account. The load fails with [`Error::Conflict`] if other settings of the plan (context, layers, headroom) or
-    /// any option of the draft are set too, or if a [`draft`](Self::draft), an [`mmproj`](Self::mmproj) or
-    /// [`mtp`](Self::mtp) is requested that the plan lacks.
+    /// Follows a saved plan exactly instead of making a new plan. [`SavedPlan::read`] reads a plan that `autoplace plan
+    /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and the bytes that
+    /// llama.cpp itself counts. The load fails with [`Error::Conflict`] if other settings of the plan (context, layers,
+    /// headroom) or any option of the draft are set too. It also fails with this error if a [`draft`](Self::draft), an
+    /// [`mmproj`](Self::mmproj) or [`mtp`](Self::mtp) is requested that the plan does not contain.
     pub fn follow(mut self, saved: SavedPlan) -> Self {
         self.options.saved = Some(Box::new(saved));
         self.options.replan = false;
@@ -513,8 +521,8 @@ impl ModelBuilder {
     }
 
     /// Follows a saved plan if it still fits. If the machine has changed, or the plan turns out not to fit, the saved
-    /// request is planned again, and the notes of the new plan list the changes. A plan that leaves room for a draft or
-    /// an mmproj is not planned again unless its file is stated here too.
+    /// request is planned again, and the notes of the new plan list the changes. If the saved plan leaves room for a
+    /// draft or an mmproj, it is planned again only if the file of that draft or mmproj is stated here too.
     pub fn follow_or_replan(mut self, saved: SavedPlan) -> Self {
         self.options.saved = Some(Box::new(saved));
         self.options.replan = true;
@@ -523,8 +531,8 @@ impl ModelBuilder {
 
     /// Sets where the model runs. Default: in this process.
     ///
-    /// In a [worker](Isolation::Process), the model generates as it would here, and a crash of llama.cpp becomes an
-    /// error. Features that need the native model in this process are not available:
+    /// In a [worker](Isolation::Process), the model generates as it would in this process, and a crash of llama.cpp
+    /// becomes an error. Features that need the native model in this process are not available:
     /// [`Model::native`](super::Model::native), and samplers and drafters of the application. [`plan`](Self::plan)
     /// still calls llama.cpp in this process.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
@@ -532,15 +540,15 @@ impl ModelBuilder {
         self
     }
 
-    /// Makes the plan that [`load`](Self::load) would follow, and has it confirmed by llama.cpp's own arithmetic.
-    /// Allocates nothing. If the model comes from a hub and fetching is allowed, it is fetched first.
+    /// Makes the plan that [`load`](Self::load) would follow, and lets llama.cpp's own arithmetic confirm the plan.
+    /// Nothing is allocated. If the model comes from a hub and fetching is allowed, the model is fetched first.
     ///
     /// # Errors
     ///
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is not a model; [`Error::Plan`] if the model does not fit
     /// or the request is impossible; [`Error::SavedPlan`] for a saved plan that cannot be read, belongs to another
-    /// model, or does not fit the present machine; for a hub's model [`Error::NotFetched`] and `Error::Hub`, or
-    /// [`Error::NoHub`] without the feature `hub`.
+    /// model, or does not fit the present machine; for a model of a hub, [`Error::NotFetched`], `Error::Hub`, or,
+    /// without the feature `hub`, [`Error::NoHub`].
     pub fn plan(&self) -> Result<Plan, Error> {
         let options = self.options()?;
         match options.servers.isolation(self.isolation.clone())? {
@@ -551,8 +559,8 @@ impl ModelBuilder {
 
     /// The hit rates that a plan expects of a cache of experts for this model. The rates were measured with earlier
     /// texts. This method reads them from the user's cache, or from the [folder](Self::headroom_folder) of these
-    /// options. If no text was measured, they are the default ones. `file_bytes` is the size of the model's file in
-    /// bytes. [`plan`](Self::plan) and [`load`](Self::load) call this themselves; it is meant for a
+    /// options. If no text was measured, default rates are returned. `file_bytes` is the size of the model's file in
+    /// bytes. [`plan`](Self::plan) and [`load`](Self::load) call this method themselves; you need it only for a
     /// [`Planner`](plan::Planner) of your own.
     pub fn expert_hits(&self, machine: &Machine, file_bytes: u64) -> plan::speed::ExpertHits {
         let options = self.options().ok();
@@ -560,8 +568,8 @@ impl ModelBuilder {
     }
 
     /// Changes that would put more of the model on GPUs, or make it fit at all: other types of keys and values, a
-    /// shorter context, programs to close, another quantisation, another card. Each change was checked by a plan. If
-    /// nothing fits, the error of [`plan`](Self::plan) or [`load`](Self::load) contains the same
+    /// shorter context, programs to close, another quantisation, another card. For each change, a plan was made that
+    /// confirms it. If nothing fits, the error of [`plan`](Self::plan) or [`load`](Self::load) contains the same
     /// [advice](Error::advice).
     ///
     /// ```no_run
@@ -572,25 +580,24 @@ impl ModelBuilder {
     /// # Errors
     ///
     /// The errors of [`plan`](Self::plan), except for a model that does not fit; [`Error::Worker`] with
-    /// [`rpc`](Self::rpc), because such plans are made in a worker.
+    /// [`rpc`](Self::rpc), because plans with rpc-servers are made in a worker.
     pub fn advice(&self) -> Result<Advice, Error> {
         self.options()?.advice()
     }
 
-    /// Plans, loads, warms up, and compares the memory taken with the plan.
+    /// Makes a plan, loads the model, warms it up, and compares the memory that it took with the plan.
     ///
     /// If memory runs short at any stage, everything is released, and the model is planned again for the memory that is
-    /// then free, in up to [`attempts`](Self::attempts) attempts; the [report](Model::report) lists them all. A saved
-    /// plan is tried once; with [`follow_or_replan`](Self::follow_or_replan) it is the first attempt. The number of
-    /// [`GpuLayers::Exactly`] is never lowered.
+    /// free by then. There are up to [`attempts`](Self::attempts) attempts, and the [report](Model::report) lists all
+    /// of them. A plan that is followed exactly is tried once; with [`follow_or_replan`](Self::follow_or_replan), the
+    /// saved plan is the first attempt. The number of [`GpuLayers::Exactly`] is never lowered.
     ///
     /// # Errors
-    ///
-    /// The errors of [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. A single
-    /// allowed attempt returns its own error instead: [`Error::OutOfMemory`] if a GPU's memory was taken since the plan
-    /// was made, [`Error::Difference`] if the load took more than its plan left. [`Error::Native`] for other failures
-    /// of llama.cpp: the file's data is damaged, or the progress callback cancelled. [`Error::Worker`] if the worker
-    /// cannot start, or dies.
+    /// The errors of [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. If only one
+    /// attempt is allowed, its own error is returned: [`Error::OutOfMemory`] if another process has taken a GPU's
+    /// memory since the plan was made, [`Error::Difference`] if the load took more than its plan had left free.
+    /// [`Error::Native`] for other failures of llama.cpp: the file's data is damaged, or the progress callback
+    /// cancelled the load. [`Error::Worker`] if the worker cannot start, or dies.
     pub fn load(self) -> Result<Model, Error> {
         let options = self.options()?;
         match options.servers.isolation(self.isolation)? {

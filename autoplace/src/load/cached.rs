@@ -1,9 +1,9 @@
-//! How much of a file is in the page cache, so that a load need not wait for the disk.
+//! How much of a file is in the page cache, and therefore need not be read from the disk.
 
 use std::path::Path;
 
 /// The share of a file's pages that are in the page cache, 0.0 to 1.0, from a sample of 256 pages. Reads nothing from
-/// the disk. `None` on systems other than Linux, and for file systems without such a report.
+/// the disk. `None` on systems other than Linux, and for file systems that do not report this.
 pub(super) fn cached_share(file: &Path) -> Option<f64> {
     #[cfg(all(target_os = "linux", not(target_env = "uclibc")))]
     return linux::cached_share(file);

@@ -2,7 +2,8 @@
 //!
 //! Another process may have taken memory that the plan counted on. llama.cpp would then fail on its last buffer, after
 //! minutes of reading. So free memory is checked first, and again after a failure: [`Error::OutOfMemory`] names the
-//! device, the plan's bytes on it, and the bytes left. Headroom does not count as needed, because a load may use it.
+//! device, the plan's bytes on it, and the bytes left. The headroom does not count as needed bytes, because a load may
+//! use it.
 
 use llama_sys::{Context, Device, FailureCause, ModelParams};
 
@@ -22,7 +23,7 @@ use crate::plan::Plan;
 
 impl LoadOptions {
     /// Checks that a plan still fits, loads the model, creates the context, and warms it up. The caller then judges the
-    /// memory taken.
+    /// memory that the load took.
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
@@ -88,17 +89,17 @@ impl LoadOptions {
     }
 }
 
-/// The proportions of the GPUs. llama.cpp divides a cache of experts by these proportions, or by the free bytes if
-/// there are none. With a single GPU, both give the GPU the whole cache, but the free bytes may round a slot away
-/// (llama-moe-cache.cpp, the constructor).
+/// The proportions in which llama.cpp divides a cache of experts among the GPUs. Without proportions, llama.cpp divides
+/// it in proportion to the free bytes. With a single GPU, either way gives the GPU the whole cache, but with the free
+/// bytes a slot may be lost by rounding (llama-moe-cache.cpp, the constructor).
 fn shares(plan: &Plan) -> Vec<f32> {
     let is_single = plan.gpus().count() == 1 && plan.tensor_split.is_empty();
     if plan.context.moe_cache_size > 0 && is_single { vec![1.0] } else { plan.tensor_split.clone() }
 }
 
 impl Failure {
-    /// Adds the name of the GPU that lacks memory for the plan, if there is one. The load has released its memory
-    /// before. If llama.cpp names a refused buffer, only its GPU is considered.
+    /// Adds the name of the GPU that lacks memory for the plan, if there is one. When this is called, the load has
+    /// released its memory. If llama.cpp names a refused buffer, only its GPU is considered.
     pub(super) fn freed(mut self: Box<Self>, plan: &Plan, devices: &[Device]) -> Box<Self> {
         if let Error::Native(error) = &self.error
             && lacks_memory(self.stage, error, plan)

@@ -1,15 +1,15 @@
 //! Memory ceilings: after a failed attempt, the maximum bytes of a device that count as free in later attempts.
 //!
 //! Some causes of failures are invisible in the free memory: a buffer that was refused although there was room, pools
-//! that found no room, and a load that took more than planned. The device then gets a ceiling, so that the next plan
-//! takes less of it.
+//! that found no room, and a load that took more than planned. After such a failure, the device gets a ceiling, so that
+//! the next plan takes less of the device's memory.
 
 use crate::machine::Machine;
 use crate::plan::{Placement, Plan};
 
 const MIN_STEP: u64 = 64 << 10;
 
-/// Name of the host beside ggml's names of GPUs.
+/// The name of the host, among ggml's names of GPUs.
 pub(super) const HOST: &str = "host";
 
 /// Upper bounds of the free bytes of each device.
@@ -25,14 +25,14 @@ impl MemoryCeilings {
     /// `lacked` is the known number of missing bytes.
     pub(super) fn failed(&mut self, plan: &Plan, device: &str, lacked: u64) {
         let of = |placement: &Placement| (placement.footprint.total(), placement.free.saturating_sub(placement.budget));
-        // A companion may be on a GPU without a layer of the model.
+        // A companion may be on a GPU that has no layer of the model.
         let beside = plan.companions.iter().find(|one| one.device.as_deref() == Some(device));
         let own = || beside.map(|one| (one.bytes.gpu.total().saturating_add(one.bytes.gpu_uncertainty), 0));
         let gpu = gpu(plan, device).map(of).or_else(own);
         let name = gpu.map_or(HOST, |_| device).to_owned();
         let Some((needed, kept)) = gpu.or_else(|| plan.host().map(of)) else { return };
         let step = lacked.clamp(needed / 16, (needed / 2).max(needed / 16)).max(MIN_STEP);
-        // A device that fails again lacks more than was assumed.
+        // A device that fails again lacks more bytes than was assumed.
         let step = match &self.last {
             Some((last, earlier)) if *last == name => step.max(earlier.saturating_mul(2)),
             _ => step,
@@ -75,7 +75,7 @@ impl MemoryCeilings {
     }
 }
 
-/// The GPU of this plan with this ggml name.
+/// The GPU with this ggml name in the plan.
 pub(super) fn gpu<'a>(plan: &'a Plan, device: &str) -> Option<&'a Placement> {
     plan.gpus().find(|gpu| gpu.device.as_deref() == Some(device))
 }
@@ -92,7 +92,8 @@ mod tests {
         plan.gpus().next().unwrap().device.clone().unwrap()
     }
 
-    /// Free bytes on the plan's GPU and on the host, if the ceilings apply to a machine whose memory is all free.
+    /// The free bytes of the plan's GPU and of the host, after the ceilings were applied to a machine whose memory is
+    /// all free.
     fn free(ceilings: &MemoryCeilings) -> (u64, u64) {
         let card = Gpu::new("card").total(gib(1000)).device(device(&plan()));
         let machine = ceilings.apply(Machine::new(Host::new(gib(1000))).with_gpu(card));

@@ -8,21 +8,21 @@ use crate::gguf::Header;
 use crate::memory::{ContextParams, Split};
 use crate::profile::{self, ModelProfile};
 
-/// Elements of each vocabulary list in the first check. So many elements include the bytes and special tokens at the
-/// beginning of most vocabularies.
+/// The number of elements of each vocabulary list that the first check loads. It is large enough for the byte tokens
+/// and special tokens with which most vocabularies begin.
 const SHOWN: u64 = 1024;
 
-/// Tokens of context in the check.
+/// The number of tokens of context in the check.
 const N_CTX: u32 = 512;
 
 /// Checks that llama.cpp accepts the model of this header: its keys, its tensors and its vocabulary.
 ///
-/// The check loads a [skeleton](Header::skeleton) of the model, and then the beginning of the vocabulary without
+/// The check loads a [skeleton](Header::skeleton) of the model, and then only the beginning of the vocabulary, without
 /// tensors. The check takes tens of milliseconds and hardly any memory. It does not read the data of the tensors.
 ///
 /// # Errors
 ///
-/// The error that a load would fail with: [`Error::Profile`], or [`Error::Native`] with llama.cpp's message.
+/// The error with which a load would fail: [`Error::Profile`], or [`Error::Native`] with llama.cpp's message.
 pub fn check(header: &Header) -> Result<(), Error> {
     ModelProfile::from_header(header)?;
     check_vocabulary(header)?;

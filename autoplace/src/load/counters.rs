@@ -1,4 +1,4 @@
-//! Running totals of a model's generation. The generating thread writes them; a sentinel reads them.
+//! Running totals of a model's generation. The generating thread writes them; a sentinel (room `watch`) reads them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -24,11 +24,12 @@ pub struct Generated {
     pub tokens: u64,
     /// Total time of the tokens.
     pub time: Duration,
-    /// Sum of the tokens' depths; a depth is the number of tokens before.
+    /// Sum of the tokens' depths; the depth of a token is the number of tokens before it.
     pub depths: u64,
 }
 
-/// Running totals of a cache of experts: how often a text used an expert that was in the cache, and one that was not.
+/// Running totals of a cache of experts: how often a text used an expert that was in the cache, and how often an expert
+/// that was not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExpertUses {
     /// Uses of experts that the cache held.
@@ -57,9 +58,9 @@ impl ExpertUses {
 
 /// Running totals of a model over all its streams.
 ///
-/// There is one writer at a time, because the model's one context is lent to one user. A token costs four loads and
-/// three stores, without a lock. The three totals are read one after the other, so a reading may be off by one token. A
-/// speed comes from dozens of tokens, so this matters little.
+/// There is one writer at a time, because the model has one context, which is lent to one user at a time. A token costs
+/// four loads and three stores, without a lock. The three totals are read one after the other, so a reading may be off
+/// by one token. A speed comes from dozens of tokens, so this matters little.
 #[derive(Debug, Default)]
 pub(crate) struct GenerationCounters {
     tokens: AtomicU64,
@@ -70,7 +71,7 @@ pub(crate) struct GenerationCounters {
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     experts: Mutex<Option<ExpertMeter>>,
-    /// The locality that the last meter learned. For later plans, the locality is kept while a placement has no cache
+    /// The locality that the last meter learned. It is kept for later plans even if the present placement has no cache
     /// of experts.
     known_locality: Mutex<Option<f64>>,
     /// Number of batches that have begun. `done` is the number of finished batches.
@@ -79,18 +80,18 @@ pub(crate) struct GenerationCounters {
     pacer: Mutex<Option<Pacer>>,
     follower: Mutex<Option<Follower>>,
     meter: Mutex<Option<UseMeter>>,
-    /// Whether the model has another placement by depth. The check costs one load of a flag per token.
+    /// Whether the model has a second placement, for other depths. The check costs one load of a flag per token.
     follows_depth: AtomicBool,
     depth: Mutex<DepthFollower>,
     moving: Mutex<Moving>,
-    /// The notice with the speed, for other processes. The loaded model owns it.
+    /// The notice that tells other processes the model's speed. The loaded model owns it.
     notice: Mutex<Weak<LoadedNotice>>,
 }
 
-/// The move by depth that is under way, and the callbacks for its progress.
+/// The move to the placement for another depth that is under way, and the callbacks for its progress.
 #[derive(Debug, Default)]
 struct Moving {
-    /// The move, and the share of the weights that is loaded: 0.0, 0.25, 0.5, 0.75 or 1.0.
+    /// The move, and the share of the weights that is loaded so far: 0.0, 0.25, 0.5, 0.75 or 1.0.
     now: Option<(DepthMove, f32)>,
     listener: Option<Waker>,
 }
@@ -111,8 +112,8 @@ impl GenerationCounters {
     }
 
     /// The pacer that chooses the number of threads; `None` for a model in a worker. The caller keeps the lock only
-    /// while it records a step. At the beginning and the end of a text's first window, this includes a reading of the
-    /// system's counters.
+    /// while it records a step. At the beginning and the end of a text's first window, the caller reads the system's
+    /// counters too while it keeps the lock.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         lock(&self.pacer)
     }
@@ -142,14 +143,14 @@ impl GenerationCounters {
         ExpertUses { hits: total(&self.expert_hits), misses: total(&self.expert_misses) }
     }
 
-    /// How soon texts use experts again, measured in this placement, or else in the last placement with a cache of
-    /// experts. `None` before enough uses.
+    /// How soon texts use experts again, measured in this placement, or else in the last placement that had a cache of
+    /// experts. `None` before there were enough uses.
     pub(super) fn expert_locality(&self) -> Option<f64> {
         let seen = lock(&self.experts).as_ref().and_then(ExpertMeter::locality);
         seen.or_else(|| *lock(&self.known_locality))
     }
 
-    /// Sets the notice with the speed, for other processes.
+    /// Sets the notice that tells other processes the model's speed.
     pub(super) fn said_in(&self, notice: Option<&Arc<LoadedNotice>>) {
         if let Some(notice) = notice {
             notice.begin(self.generated());
@@ -157,31 +158,31 @@ impl GenerationCounters {
         *lock(&self.notice) = notice.map(Arc::downgrade).unwrap_or_default();
     }
 
-    /// Sets the meter that corrects the rates of the devices.
+    /// Sets the meter that corrects the measured rates of the devices.
     pub(super) fn metered_by(&self, meter: Option<UseMeter>) {
         let old = std::mem::replace(&mut *lock(&self.meter), meter);
         // The old meter is dropped without the lock, because it may write a file.
         drop(old);
     }
 
-    /// The meter that corrects rates. `None` if the rates were not measured, and for a model in a worker.
+    /// The meter that corrects the measured rates. `None` if the rates were not measured, and for a model in a worker.
     pub(crate) fn meter(&self) -> MutexGuard<'_, Option<UseMeter>> {
         lock(&self.meter)
     }
 
-    /// Starts over with the placements of this plan. `load` is the time of its load.
+    /// Starts over with the placements of this plan. `load` is the time that the load by this plan took.
     pub(super) fn placed_by(&self, plan: &Plan, load: Duration, times: Option<LoadTimes>) {
         let follows = lock(&self.depth).placed_by(plan, load, times);
         self.follows_depth.store(follows, Ordering::Release);
     }
 
-    /// Whether the model has another placement by depth.
+    /// Whether the model has a second placement, for other depths.
     #[inline]
     pub(crate) fn follows_depth(&self) -> bool {
         self.follows_depth.load(Ordering::Relaxed)
     }
 
-    /// Sets the move that is under way with its share of loaded weights, or `None` at its end.
+    /// Sets the move that is under way, with the share of the weights that is loaded; `None` at the end of the move.
     pub(crate) fn set_moving(&self, moving: Option<(DepthMove, f32)>) {
         let mut held = lock(&self.moving);
         held.now = moving;
@@ -205,7 +206,7 @@ impl GenerationCounters {
         lock(&self.moving).now.clone()
     }
 
-    /// Sets the waker that the beginning, the progress and the end of a move notify.
+    /// Sets the waker that is woken at the beginning, the progress and the end of a move.
     pub(crate) fn listen_to_moves(&self, listener: Option<Waker>) {
         let before = std::mem::replace(&mut lock(&self.moving).listener, listener);
         // Dropping a waker runs foreign code, so the lock is released first.
@@ -229,8 +230,8 @@ impl GenerationCounters {
         }
     }
 
-    /// Reports the speed to other processes, unless the last report was a moment ago. `is_end` says that a text has
-    /// ended.
+    /// Reports the speed to other processes, unless the last report was a moment ago. `is_end` is true at the end of a
+    /// text.
     #[cold]
     pub(crate) fn say_speed(&self, is_end: bool) {
         let notice = lock(&self.notice).upgrade();

@@ -34,12 +34,12 @@ pub struct DepthMove {
 #[derive(Debug, Default)]
 pub(crate) struct DepthFollower {
     rule: Option<DepthRule>,
-    /// Duration of the last move. It replaces the predicted duration.
+    /// Duration of the last move. This duration is used instead of the predicted one.
     last_move: Option<Duration>,
     /// The time of the last check of the page cache, and the time that the disk needs for the pages that were not in
     /// it.
     cold: Option<(Instant, Duration)>,
-    /// The stages of the last load.
+    /// The times of the last load's stages.
     times: Option<LoadTimes>,
 }
 
@@ -51,11 +51,9 @@ pub(crate) struct PromptAhead {
 }
 
 impl DepthFollower {
-    /// Starts over with this plan's pair of placements. `load` is the time of its load. Returns whether there is a
-    /// pair.
-    ///
-    /// Until a move was measured, its expected time is the predicted time or the time of the load, whichever is
-    /// shorter. A load reads the same file as a move, or more slowly if the file was not cached.
+    /// Starts over with this plan's pair of placements. `load` is the time that the load by this plan took. Returns
+    /// whether the plan has two placements.
+    /// shorter. A load reads the same file as a move does, but more slowly if the file was not in the page cache.
     pub(super) fn placed_by(&mut self, plan: &Plan, load: Duration, times: Option<LoadTimes>) -> bool {
         self.times = times;
         let rule = plan.by_depth.as_deref().map(DepthRule::new);
@@ -66,7 +64,7 @@ impl DepthFollower {
         self.rule.is_some()
     }
 
-    /// The stages of the last load.
+    /// The times of the last load's stages.
     pub(super) fn times(&self) -> Option<LoadTimes> {
         self.times.clone()
     }
@@ -84,7 +82,7 @@ impl DepthFollower {
         self.rule = self.rule.take().map(|rule| rule.moving_takes(time.as_secs_f64()));
     }
 
-    /// Time lost to the other placement since the last move.
+    /// The time that the model has lost since the last move because it was not in its other placement.
     pub(crate) fn lost(&self) -> Duration {
         let lost = self.rule.as_ref().map_or(0.0, DepthRule::lost);
         Duration::try_from_secs_f64(lost).unwrap_or_default()
@@ -96,7 +94,7 @@ impl DepthFollower {
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
-    /// Whether a move is due if it takes the expected time and `more`.
+    /// Whether a move is due if it takes `more` in addition to the expected time.
     pub(super) fn is_due(&self, ahead: Option<PromptAhead>, more: Duration) -> bool {
         let Some(rule) = &self.rule else { return false };
         let seconds = rule.moving_seconds() + more.as_secs_f64();
@@ -106,9 +104,9 @@ impl DepthFollower {
         if more.is_zero() { is_due(rule) } else { is_due(&rule.clone().moving_takes(seconds)) }
     }
 
-    /// The time that the disk needs for the pages that are not in the page cache. `measure` finds it by asking the
-    /// system about every page. While a due move waits because of the disk, this would happen before each token, so a
-    /// result is reused for a tenth of the measured time.
+    /// The time that the disk needs for the pages that are not in the page cache. `measure` computes this time by
+    /// asking the system about every page. While the disk delays a move that is due, `measure` would be called before
+    /// each token. So its result is reused for a tenth of the measured time.
     pub(super) fn cold(&mut self, measure: impl FnOnce() -> Duration) -> Duration {
         if let Some((_, cold)) = self.cold.filter(|(asked, cold)| asked.elapsed() < *cold / 10) {
             return cold;

@@ -14,8 +14,8 @@ use crate::plan::Plan;
 const MAX_COLD: Duration = Duration::from_secs(60);
 
 impl Model {
-    /// The other placement, if the rule says that the model should move now and the move is possible. `ahead` is a
-    /// prompt that begins with the next step.
+    /// The other placement, if the rule says that the model should move now and the move is possible. `ahead` is the
+    /// prompt that begins with the next step, if there is one.
     pub(crate) fn due_for_depth(&self, ahead: Option<PromptAhead>) -> Option<Plan> {
         let counters = self.counters();
         if !counters.depth()?.is_due(ahead, Duration::ZERO) {

@@ -7,7 +7,7 @@ use super::Error;
 use crate::machine::{Detector, GgmlDevice, GgmlKind, Gpu, Machine};
 use crate::plan::{Placement, Plan};
 
-/// Describes this computer, by every compiled-in backend and by NVIDIA's driver.
+/// Describes this computer, as every compiled-in backend and NVIDIA's driver report it.
 ///
 /// Reads the free memory of each GPU. On CUDA this creates a driver context of 107 to 555 MiB.
 ///
@@ -31,7 +31,7 @@ fn with_shortcomings(mut machine: Machine) -> Machine {
     machine
 }
 
-/// The name of this build. The name contains everything that affects the memory of a GPU. For
+/// The name of this build. The name contains everything that affects the memory of a GPU. It is used for
 /// [`Detector::for_build`](crate::machine::Detector::for_build) and
 /// [`MeasurementCache`](crate::machine::MeasurementCache).
 pub fn build_name() -> String {
@@ -75,8 +75,8 @@ pub(crate) fn named<'d>(devices: &'d [Device], name: Option<&str>) -> Option<&'d
     devices.iter().find(|device| Some(device.name().as_str()) == name)
 }
 
-/// The devices with these ggml names, in order. The second name of each pair is the GPU's display name. A missing
-/// device is an error, because leaving it out would silently put its layers on the host.
+/// The devices with these ggml names, in order. The second name of each pair is the GPU's display name, for the error.
+/// A missing device is an error, because leaving it out would silently put its layers on the host.
 pub(super) fn by_name<'a>(names: impl Iterator<Item = (Option<&'a str>, &'a str)>) -> Result<Vec<Device>, Error> {
     let all = Backend::init()?.devices();
     let device = |(device, name): (Option<&str>, &str)| {
@@ -107,7 +107,7 @@ pub(super) fn free_of(name: &str) -> Option<u64> {
     Some(memory(named(&Backend::init().ok()?.devices(), Some(name))?)?.free)
 }
 
-/// Limits the free bytes of each GPU to its present report.
+/// Limits the free bytes of each GPU to the number that it reports now.
 pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
     let devices = Backend::init()?.devices();
     for gpu in &mut machine.gpus {

@@ -1,7 +1,7 @@
-//! Loads the draft model beside the main model, in the memory that the plan reserves for it.
+//! Loads the draft model together with the main model, in the memory that the plan reserves for it.
 //!
-//! In: a main model that is loaded and judged, and its plan. Out: the same model with a [`Draft`], which is warmed up
-//! and compared with the plan. If memory runs short, both models are released and planned again.
+//! In: a main model that is loaded and judged, and its plan. Out: the same model with a [`Draft`] that is warmed up and
+//! whose bytes were compared with the plan. If memory runs short, both models are released and planned again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::memory::{Companion, Footprint};
 use crate::plan::{self, Plan, PlannedCompanion};
 
 impl LoadOptions {
-    /// Loads the draft model, if one was requested. If the plan has no draft model, there is no room for one.
+    /// Loads the draft model, if one was requested. If the plan has no draft model, there was no room for it.
     pub(super) fn add_draft(
         &self,
         mut loaded: Loaded,
@@ -87,8 +87,8 @@ impl LoadOptions {
         let mut draft = Draft::new(&native, params).map_err(Failure::at(Stage::Context))?;
         let run =
             warm_up(&mut draft.context, None, &devices, self.verify, progress).map_err(Failure::at(Stage::WarmUp))?;
-        // The bytes by llama.cpp's own account. If something was computed and the memory belongs to this GPU alone, the
-        // device's account counts too: the larger number is taken.
+        // The bytes that llama.cpp itself counts. If something was computed and the memory belongs to this GPU alone,
+        // the decrease of the device's free memory is known too, and the larger number is used.
         let allocated = run.allocated.gpus.first().map_or(0, Footprint::total);
         let gpu = machine.gpus.iter().find(|gpu| gpu.device.is_some() && gpu.device == planned.device);
         let counts = self.verify != Verify::Off && gpu.is_none_or(|gpu| gpu.kind == GpuKind::Discrete);
@@ -97,7 +97,8 @@ impl LoadOptions {
         Ok((draft, allocated.max(shrunk)))
     }
 
-    /// Compares the bytes that a draft model or a projector took of its GPU with the plan. Returns a note about it.
+    /// Compares the bytes that a draft model or a projector took of its GPU with the plan. Returns a note about the
+    /// difference.
     pub(super) fn judge_companion(
         &self,
         planned: &PlannedCompanion,

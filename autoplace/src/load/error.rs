@@ -23,13 +23,13 @@ pub enum Error {
     /// A projector was requested, but this build of llama.cpp supports neither images nor sound.
     #[error("{}: this build takes neither images nor sound: it needs autoplace's feature `media`", mmproj.display())]
     NoMedia { mmproj: PathBuf },
-    /// llama.cpp would end the process when it encodes with this projector.
+    /// llama.cpp would end the process when it encodes media with this projector.
     #[error("{}: llama.cpp cannot compute it: {reason}", mmproj.display())]
     Projector { mmproj: PathBuf, reason: String },
-    /// The file does not exist, and a hub's model needs the feature `hub`.
+    /// No such file exists. If the path is the name of a hub's model, the feature `hub` is needed.
     #[error("{name} is not a file: a hub's model needs autoplace's feature `hub`")]
     NoHub { name: String },
-    /// A setting would have silently replaced others.
+    /// A setting would have silently replaced earlier ones.
     #[error("`{late}` would replace earlier settings of the load: set them in one place")]
     Conflict { late: String },
     /// An rpc-server is on another machine, and the network was not declared trusted.
@@ -41,15 +41,15 @@ pub enum Error {
     /// This process lacks a device of the plan.
     #[error("the plan uses the device {device}, which this process lacks: {}", list(present))]
     DeviceGone { device: String, present: Vec<String> },
-    /// Another process took memory between plan and load. A new plan will be smaller. The sizes are the plan's
-    /// footprint on the device without headroom, and the free bytes now.
+    /// Another process took memory between plan and load. A new plan will be smaller. The sizes are the bytes that the
+    /// plan needs on the device, without headroom, and the bytes that are free now.
     #[error(
         "{name} ({device}) has {} free, but the plan needs {} of it: another program took its memory after the plan was made",
         Bytes(*.free), Bytes(*.needed)
     )]
     OutOfMemory { device: String, name: String, needed: u64, free: u64 },
-    /// The load took more of a GPU than its plan left, and no smaller plan was allowed. Sizes are in bytes;
-    /// `difference` is the excess over footprint and headroom.
+    /// The load took more of a GPU's memory than its plan had left free, and no smaller plan was allowed. Sizes are in
+    /// bytes; `difference` is the excess over footprint and headroom.
     #[error(
         "the load took {} of {name} ({device}), but its plan takes {} and leaves {} free: this is {} too much",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
@@ -62,7 +62,7 @@ pub enum Error {
         #[serde(with = "super::ipc_error")]
         source: Box<Error>,
     },
-    /// The model's only context is in use. Try again before the stream begins, or after it is dropped.
+    /// The model's only context is in use. Call again after the stream is dropped.
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
     /// The model was loaded for embeddings and does not generate.
@@ -147,11 +147,11 @@ pub enum Stage {
     Context,
     /// Reserving further buffers, and computing for the first time.
     WarmUp,
-    /// Comparing the memory taken with the plan.
+    /// Comparing the memory that the load took with the plan.
     Verify,
     /// Waiting for another load of this user to take its memory.
     Wait,
-    /// Measuring the devices for the plan. This takes some seconds at the first load and no time later.
+    /// Measuring the devices for the plan. This takes some seconds at the first load, and later no time.
     Measure,
     /// Reading the weights of a draft model.
     Draft,
@@ -192,9 +192,9 @@ impl fmt::Display for Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// Layers on GPUs, including the output layer; 0 if no plan was found.
+    /// The number of layers on GPUs, including the output layer; 0 if no plan was found.
     pub n_gpu_layers: u32,
-    /// Layers of the model, including the output layer; 0 if no plan was found.
+    /// The number of layers of the model, including the output layer; 0 if no plan was found.
     pub layers: u32,
     /// The failure; `None` for the attempt that succeeded.
     pub failure: Option<AttemptFailure>,
@@ -209,7 +209,7 @@ pub struct AttemptFailure {
     pub stage: Stage,
     /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the buffer type.
     pub device: Option<String>,
-    /// Bytes that the plan takes of that GPU.
+    /// Bytes of that GPU that the plan needs.
     pub needed: Option<u64>,
     /// Bytes free on the device after everything was released, if the device reports them.
     pub free: Option<u64>,

@@ -1,8 +1,8 @@
 //! Learns from a loaded model how soon its texts use experts again.
 //!
 //! In: hits and misses of the model's cache of experts, batch by batch. Out: the locality of
-//! [`ExpertHits`](crate::plan::speed::ExpertHits). Later plans of this model use it, and later programs find it in the
-//! user's cache.
+//! [`ExpertHits`](crate::plan::speed::ExpertHits). Later plans of this model use this locality, and later programs find
+//! it in the user's cache.
 
 use std::path::PathBuf;
 
@@ -14,11 +14,12 @@ use crate::machine::{ExpertUse, Machine, MeasurementCache};
 use crate::plan::speed::ExpertHits;
 use crate::plan::{Plan, PlannedMoeCache};
 
-/// Number of uses after a load that do not count, per slot of the cache. An empty cache misses each expert once, and a
-/// larger cache takes longer to fill. A 30B model with room for 40 % of its 48 x 128 experts reached its steady share
+/// The number of uses after a load that are ignored, per slot of the cache. An empty cache misses each expert once, and
+/// a larger cache takes longer to fill. A 30B model with room for 40 % of its 48 x 128 experts reached its steady share
 /// of misses within 64 tokens, which are 24,576 uses (kekzl/imp 1359).
 const WARM_UP_USES_PER_SLOT: u64 = 10;
-/// Minimum number of uses for a result: those of 50 tokens in a model with 48 layers that use 8 experts each.
+/// The minimum number of uses for a result. 50 tokens have so many uses in a model with 48 layers, each of which uses 8
+/// experts per token.
 const MIN_USES: u64 = 50 * 48 * 8;
 
 /// Counts the uses of one placement's cache. When it is dropped, it stores the learned locality.
@@ -28,7 +29,7 @@ pub(super) struct ExpertMeter {
     share: f64,
     /// The cache on disk for the locality, and the path and size of the model's file.
     kept: Option<(MeasurementCache, PathBuf, u64)>,
-    /// Uses that do not count yet.
+    /// The number of further uses that are still ignored.
     warm_up: u64,
     uses: ExpertUses,
 }
@@ -58,7 +59,7 @@ impl ExpertMeter {
         self.uses.misses += uses.misses;
     }
 
-    /// How soon experts are used again; `None` before enough uses.
+    /// How soon experts are used again; `None` before there were enough uses.
     pub(super) fn locality(&self) -> Option<f64> {
         let ExpertUses { hits, misses } = self.uses;
         if self.uses.total() < MIN_USES {
@@ -77,7 +78,7 @@ impl Drop for ExpertMeter {
 }
 
 impl LoadOptions {
-    /// The cache on disk for uses of experts; `None` if nothing is kept.
+    /// The cache on disk for uses of experts; `None` if no measurements are kept.
     fn expert_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
         let has_simulated = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref()).any(is_simulated);
         let is_worth = self.learn.is_stated() || file_bytes >= MIN_MODEL_BYTES;
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(counters.expert_locality(), learned);
         counters.experts_metered_by(None);
         assert_eq!(counters.expert_locality(), learned);
-        // Until a new cache has seen enough uses, the locality of the last cache counts.
+        // Until a new cache has seen enough uses, the locality of the last cache applies.
         let empty = ExpertMeter::new(0.5, 0, None);
         counters.experts_metered_by(Some(empty));
         assert_eq!(counters.expert_locality(), learned);

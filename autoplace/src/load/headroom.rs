@@ -98,11 +98,12 @@ fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     }
 }
 
-/// Change of free memory that counts as noise: desktops redraw, and Windows moves memory. The number equals the
-/// smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default).
+/// A change of free memory up to this size counts as noise: desktops redraw, and Windows moves memory. The size equals
+/// the smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default).
 const JITTER: u64 = mib(64);
 
-/// A multiple of the table of known drivers and pools above which another program must have taken the memory.
+/// If a load seems to take more than this multiple of the bytes that drivers and pools are known to take, another
+/// program must have taken the memory.
 const MAX_OF_TABLE: u64 = 4;
 
 /// A reading of a device before a load.
@@ -120,7 +121,7 @@ impl Reading {
     }
 }
 
-/// The workload of a model's blocks, and of blocks with the output layer, for the last GPU.
+/// The sizes of the work of a model's blocks, and of blocks together with the output layer, which the last GPU has.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) blocks: PeakSizes,
@@ -158,9 +159,9 @@ fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedRe
     }
 }
 
-/// The bytes of driver and pools, unless something else has changed the readings. The readings are: free before the
-/// load, free after the reservation, free after the warm-up, allocated after the reservation, allocated after the
-/// warm-up. `table` is the known maximum of drivers and pools.
+/// The bytes of driver and pools, unless something else has changed the readings. The readings, in order, are the bytes
+/// that were free before the load, free after the reservation, free after the warm-up, allocated after the reservation,
+/// and allocated after the warm-up. `table` is the maximum that drivers and pools are known to take.
 fn of_readings(readings: [Option<u64>; 5], work: &PeakSizes, table: u64) -> Result<LearnedHeadroom, NotLearnedReason> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
         return Err(NotLearnedReason::NotReported);
@@ -195,7 +196,8 @@ mod tests {
         let disturbed = Err(NotLearnedReason::Disturbed);
         let missing = Err(NotLearnedReason::NotReported);
         let most = 4 * 100 + 64;
-        // Each case: MiB before, loaded, used, reserved and allocated; then the MiB of driver and growth.
+        // Each case has the readings in MiB (free before, after the reservation, after the warm-up; allocated after the
+        // reservation, after the warm-up), and then the expected MiB of the driver and of the growth.
         let cases = [
             ([1000, 380, 350, 600, 600], Ok((20, 30))),
             // A part of the growth is a buffer that llama.cpp counts.

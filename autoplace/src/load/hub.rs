@@ -29,15 +29,16 @@ pub(super) struct Source {
 debug_with!(Source: hub, preference, fetch);
 
 impl ModelBuilder {
-    /// Sets whether a hub's model, `hf:OWNER/NAME`, may be fetched if the cache lacks it. Default: no; the load
-    /// then fails with [`Error::NotFetched`], which names the size. A cached model is loaded without any request.
+    /// Sets whether a model of a hub, `hf:OWNER/NAME`, may be fetched if it is not in the cache. Default: no; the load
+    /// then fails with [`Error::NotFetched`], which names the size. A cached model is loaded without any request to the
+    /// hub.
     pub fn fetch(mut self, allowed: bool) -> Self {
         self.source.fetch = allowed;
         self
     }
 
-    /// Sets the preference among a hub's files. The choice is computed from the machine and the request. The companions
-    /// of the model have no influence on the choice. Default: [`Preference::Auto`].
+    /// Sets the preference among a hub's files. The choice is computed from the machine and the request. The model's
+    /// companions (draft and projector) have no influence on the choice. Default: [`Preference::Auto`].
     pub fn preference(mut self, preference: Preference) -> Self {
         self.source.preference = preference;
         self
@@ -50,8 +51,8 @@ impl ModelBuilder {
     }
 
     /// Sets a callback for the progress of a fetch, called every tenth of a second with the fetched and the total
-    /// bytes. The callback may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress)
-    /// reports only the load.
+    /// bytes. The callback may stop the fetch; the next fetch then continues after the fetched part.
+    /// [`progress`](Self::progress) reports only the load.
     pub fn fetch_progress(mut self, callback: impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'static) -> Self {
         self.source.progress = Some(Mutex::new(Box::new(callback)));
         self
@@ -59,7 +60,8 @@ impl ModelBuilder {
 }
 
 impl Source {
-    /// Resolves the hub's names of the model and its projector to files, for the machine that the load will plan for.
+    /// If the model and its projector have names on a hub, resolves these names to files, for the machine for which the
+    /// load will plan.
     pub(super) fn place(&self, options: &mut LoadOptions, isolation: &Isolation) -> Result<(), Error> {
         let model = options.hub_name().map(str::to_owned);
         let projector = options.mmproj_name().map(str::to_owned);
@@ -110,7 +112,7 @@ impl Source {
         Ok(())
     }
 
-    /// Chooses the projector beside the model. The model's file is known by now.
+    /// Chooses the projector for the model. The model's file is known by now.
     fn place_projector(
         &self,
         name: &str,

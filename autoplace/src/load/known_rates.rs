@@ -12,13 +12,14 @@ use crate::profile::ModelProfile;
 impl LoadOptions {
     /// This machine with the known rates of its devices, for the threads of this load. Missing rates that this model
     /// needs are measured now and stored with their conditions. Nothing is measured if measurements are not stored, if
-    /// the model is small, if the caller described the machine, or if it has simulated GPUs. Disturbed rates are
-    /// measured again if the machine is quiet now.
+    /// the model is small, if the caller described the machine, or if it has simulated GPUs. Rates whose measurement
+    /// was disturbed are measured again if the machine is quiet now.
     pub(super) fn measured(&self, mut machine: Machine, header: &Header, profile: &ModelProfile) -> Machine {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
         let Some(cache) = self.learn.cache(false).filter(|_| is_real) else { return machine };
-        // The rates of another machine are neither read nor stored, because its link may change.
+        // The rates of devices on another machine are neither read nor stored, because the link to that machine may
+        // change.
         let has_remote = machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote);
         if profile.file_bytes < MIN_MODEL_BYTES && !has_remote {
             return machine;
@@ -35,8 +36,8 @@ impl LoadOptions {
         let request = RatesRequest {
             each: EACH,
             within: Some(WITHIN),
-            // A small model is read partly from the processor's caches. A measurement over the same number of bytes has
-            // the same effect.
+            // A small model is read partly from the processor's caches. A measurement that reads no more bytes than the
+            // model has is sped up by the caches in the same way.
             working_set: Some(WORKING_SET.min(profile.file_bytes)),
             missing: true,
             disturbed: looks_quiet(),

@@ -2,9 +2,9 @@
 //!
 //! Two loads that read the free memory before either has taken it count the same bytes twice. So a load locks a file
 //! for each GPU of the machine before it reads the free memory. After planning, the load unlocks the GPUs that the plan
-//! does not use. The others stay locked until the load has taken their memory or failed. Other loads wait. When their
-//! patience is over, a locked GPU counts as full. A lock belongs to the open file and not to the process (flock,
-//! LockFileEx), so it also separates the threads of one process.
+//! does not use. The GPUs that it uses stay locked until the load has taken their memory, or has failed. Other loads
+//! wait. If a GPU is still locked when their patience is over, they count it as full. A lock belongs to the open file
+//! and not to the process (flock, LockFileEx), so it also separates the threads of one process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -60,11 +60,11 @@ impl Leases {
 }
 
 impl LoadOptions {
-    /// The [machine](Self::machine) under a lease, so that no other load reads, plans or takes memory meanwhile. GPUs
-    /// that other loads keep locked count as full. The machine is read once to find its GPUs, and again after they are
-    /// locked.
+    /// The [machine](Self::machine) for which the load plans, and a lease on its GPUs, so that no other load reads,
+    /// plans or takes memory meanwhile. GPUs that other loads keep locked count as full. The machine is read once to
+    /// find its GPUs, and again after they are locked.
     ///
-    /// A load must drop its present lease first, because it would wait for itself.
+    /// A load must drop the lease that it already has, because otherwise it would wait for itself.
     pub(super) fn leased_machine(&self, again: bool, progress: &Progress) -> Result<(Machine, Lease), Error> {
         let machine = self.machine(again)?;
         let devices: BTreeSet<String> = machine.gpus.iter().filter_map(key).collect();
@@ -111,7 +111,7 @@ pub(super) struct Lease {
     locks: Vec<(String, Lock)>,
     /// GPUs that other loads keep locked.
     busy: Vec<String>,
-    /// The reason why other loads cannot see all memory of this one; `None` if they can.
+    /// The reason why other loads cannot see all memory that this load uses; `None` if they can.
     pub(super) unleased: Option<String>,
 }
 
@@ -150,7 +150,8 @@ impl Lease {
 struct Lock(File);
 
 impl Drop for Lock {
-    /// Unlocks explicitly, because a child process that is being started has a copy of the handle until it runs.
+    /// Unlocks explicitly, because a child process that is being started has a copy of the handle until its own program
+    /// runs.
     fn drop(&mut self) {
         if let Err(error) = self.0.unlock() {
             tracing::debug!(%error, "a lease stays locked until its file is closed");
@@ -181,10 +182,10 @@ fn file_name(device: &str) -> String {
 
 const NAME: &str = "autoplace";
 
-/// The folder in the user's runtime directory, created if missing.
-///
-/// The candidates have a fixed order, so that a service without the session's environment finds the same folder: the
-/// session's own (XDG Base Directory Specification), systemd's, and the temporary folder, which may be shared.
+/// The folder in the user's runtime directory, created if missing. There are three candidates, in a fixed order, so
+/// that a service without the session's environment finds the same folder: the session's runtime folder (XDG Base
+/// Directory Specification), systemd's runtime folder of the user, and the temporary folder, which other users may
+/// share.
 fn user_folder() -> io::Result<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     // On Windows each user has a separate temporary folder (`GetTempPath2`).
@@ -199,7 +200,7 @@ fn user_folder() -> io::Result<PathBuf> {
 }
 
 /// Creates the folder for this user alone. Refuses a folder that another user owns or can write to, because that user
-/// could block our GPUs.
+/// could lock our GPUs.
 fn private(folder: &Path, user: u32) -> io::Result<()> {
     create(folder)?;
     // Checks the entry itself and not the target of a link.
@@ -245,7 +246,7 @@ mod tests {
         let lease = lease.hold(&plan(), &all);
         let (now, other) = machine(folder.path(), &[bus, 9], Duration::ZERO);
         assert_eq!(free(&now), [0, 1000]);
-        // A load that uses the card anyway reports that others cannot see it.
+        // A load that uses the card anyway reports that other loads cannot see it.
         assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
         // A waiting load can be cancelled.
         let waiting = options(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));
@@ -276,7 +277,7 @@ mod tests {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
         let error = private(&folder, me).unwrap_err().to_string();
         assert!(error.contains("mine"), "{error}");
-        // A named folder is checked too.
+        // A folder that the caller named is checked too.
         assert_eq!(machine(&folder, &[1], Duration::ZERO).1.unleased, Some(error));
     }
 

@@ -42,7 +42,8 @@ impl Leases {
         Self::default()
     }
 
-    /// Leases in this folder, which is created if missing. The folder must be for this user and for leases alone.
+    /// Leases in this folder, which is created if missing. Only this user may have access to the folder, and it must
+    /// contain nothing but leases.
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Folder::At(folder.into()), patience: None, makes_room: false }
     }
@@ -68,12 +69,12 @@ impl Leases {
 }
 
 impl Folder {
-    /// Whether the caller named the folder.
+    /// Whether the caller stated the folder.
     pub(super) const fn is_stated(&self) -> bool {
         matches!(self, Self::At(_))
     }
 
-    /// The cache for measurements of devices; `None` if none are kept.
+    /// The cache for measurements of devices; `None` if no measurements are kept.
     pub(super) fn cache(&self, is_simulated: bool) -> Option<MeasurementCache> {
         match self {
             Self::User if !is_simulated => Some(MeasurementCache::user()),

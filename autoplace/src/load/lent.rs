@@ -18,11 +18,12 @@ pub(crate) struct LentWorker {
 }
 
 impl LentWorker {
-    /// Borrows the worker after a requested re-placement. The request waits while the worker is lent to another user.
+    /// Borrows the worker. If a re-placement was requested, it is carried out first, unless the worker is lent to
+    /// another user.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while the worker is lent already.
+    /// [`Error::Busy`] if the worker is already lent.
     pub(crate) fn take(model: &Model) -> Result<Self, Error> {
         static RUNS: AtomicU64 = AtomicU64::new(1);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +47,7 @@ impl LentWorker {
         &self.model
     }
 
-    /// Identifies this loan to the worker; unique within this process.
+    /// A number that identifies this loan to the worker. It is unique within this process.
     pub(crate) fn run(&self) -> u64 {
         self.run
     }
@@ -92,8 +93,8 @@ impl LentWorker {
         }
     }
 
-    /// Runs `talk` with the worker. If the worker is dead or dies, starts another one and runs `talk` again, as often
-    /// as the application allows.
+    /// Runs `talk` with the worker. If the worker is dead or dies, starts another worker and runs `talk` again, as many
+    /// times as the application allows.
     pub(crate) fn survive<T>(
         &mut self,
         mut talk: impl FnMut(&mut Self) -> Result<T, worker::Error>,
@@ -113,8 +114,8 @@ impl LentWorker {
         self.heard(answer)
     }
 
-    /// Records the worker's death if `heard` is an error. The exception is a message that was too long: it was not
-    /// sent, so the worker still runs.
+    /// Records the worker's death if `heard` is an error. Only the error about a message that is too long does not mean
+    /// death: that message was not sent, so the worker still runs.
     pub(crate) fn heard<T>(&mut self, heard: Result<T, worker::Error>) -> Result<T, worker::Error> {
         if let Err(error) = &heard
             && !matches!(error, worker::Error::TooLong { .. })

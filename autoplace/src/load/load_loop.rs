@@ -1,5 +1,6 @@
 //! The load loop: reads the free memory, plans, carries the plan out, and compares the memory taken with it. If memory
-//! runs short, everything is released, and the next attempt uses the memory then free and the lesson of the failure.
+//! runs short, everything is released. The next attempt plans with the memory that is free by then, and with the limits
+//! that the failure has taught.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,7 +45,7 @@ pub(super) struct LoadLoop<'a> {
     ceilings: MemoryCeilings,
     /// Whether the last attempt failed although there was room, so that the same plan would fail again.
     must_differ: bool,
-    /// Number of live tokens. If a new plan has two placements, this number selects one of them.
+    /// Number of live tokens. If a new plan has two placements, this number selects the one to load.
     depth: u32,
 }
 
@@ -82,13 +83,14 @@ impl<'a> LoadLoop<'a> {
         })
     }
 
-    /// If a new plan has two placements, loads the one for this number of live tokens. The default is 0.
+    /// If a new plan has two placements, loads the placement for this number of live tokens. Without this call, the
+    /// number is 0.
     pub(super) const fn at_depth(mut self, tokens: u32) -> Self {
         self.depth = tokens;
         self
     }
 
-    /// Loads the model within the allowed attempts.
+    /// Loads the model within the allowed number of attempts.
     pub(super) fn load(mut self) -> Result<Loaded, Error> {
         loop {
             // The lease is held until the load's memory is taken and judged, or freed again.
@@ -176,7 +178,7 @@ impl<'a> LoadLoop<'a> {
         }
     }
 
-    /// Reports the next stage.
+    /// Reports that the load enters this stage.
     fn enter(&self, stage: Stage) -> Result<(), Error> {
         self.options.enter(stage, &self.progress)
     }
@@ -190,12 +192,12 @@ impl<'a> LoadLoop<'a> {
         let new = self.options.notes.iter().filter(|note| !plan.notes.contains(note)).cloned().collect::<Vec<_>>();
         plan.notes.splice(0..0, new);
         let lease = lease.hold(&plan, &machine);
-        // A plan's sizes are always valid for llama.cpp, so the default is never used.
+        // A plan's sizes are always valid for llama.cpp, so the default value is never used.
         let work = plan.context.sizes().map(|sizes| Work::new(&self.profile, &sizes)).unwrap_or_default();
         (Prepared { plan, machine, work }, lease)
     }
 
-    /// Compares the memory taken with the plan.
+    /// Compares the memory that the load took with the plan.
     fn judged(&mut self, mut loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
         let report = Arc::make_mut(&mut loaded.placed.report);
         let different: Vec<&GpuReport> = report.gpus.iter().filter(|gpu| gpu.difference() > 0).collect();
@@ -228,7 +230,7 @@ impl<'a> LoadLoop<'a> {
         Err(Failure::at(Stage::Verify)(error))
     }
 
-    /// Loads the draft model and the projector beside the model.
+    /// Loads the draft model and the projector of the loaded model.
     fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
         let with_draft = self.options.add_draft(loaded, prepared, &self.progress);
         let with_both = with_draft.and_then(|loaded| self.options.add_projector(loaded, prepared, &self.progress));
@@ -239,7 +241,8 @@ impl<'a> LoadLoop<'a> {
         })
     }
 
-    /// Records a failure and its lesson. Returns the error if the load ends.
+    /// Records a failure, and what the next plan must change because of it. Returns the error if there is no further
+    /// attempt.
     fn back_off(&mut self, prepared: &Prepared, failure: Failure) -> Result<(), Error> {
         if !failure.lacks_memory(&prepared.plan, self.options.on_difference) {
             return Err(failure.error);
@@ -253,8 +256,8 @@ impl<'a> LoadLoop<'a> {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; everything is released, and the model is planned again");
-        // No further lesson is needed if another process took the memory, or if `judged` has already lowered the
-        // ceiling.
+        // If another process took the memory, or if `judged` has already lowered the ceiling, the next plan differs
+        // anyway.
         self.must_differ = !matches!(error, Error::OutOfMemory { .. });
         if let Some(device) = device.filter(|_| self.must_differ && stage != Stage::Verify) {
             let lacked = refused(&error).map_or_else(|| unknown_growth(prepared, &device), |(_, bytes)| bytes);
@@ -263,7 +266,7 @@ impl<'a> LoadLoop<'a> {
         Ok(())
     }
 
-    /// The error of a load without a plan.
+    /// The error of a load for which no plan was found.
     fn no_plan(&mut self, error: Error) -> Error {
         if self.tried.is_empty() || matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. })) {
             return error;
@@ -307,7 +310,7 @@ fn say(plan: &Plan) {
     }
 }
 
-/// Whether two plans load the same way.
+/// Whether loads by these two plans would do the same.
 fn is_same(one: &Plan, other: &Plan) -> bool {
     let devices = |plan: &Plan| -> Vec<Option<String>> { plan.gpus().map(|gpu| gpu.device.clone()).collect() };
     one.split() == other.split() && one.context == other.context && devices(one) == devices(other)
@@ -321,8 +324,8 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
     }
 }
 
-/// The device that failed. This is the device in the error (a GPU or a buffer type of the host), the host if other host
-/// memory was refused, or, after a failed computation, the GPU with the least memory left.
+/// The device that failed. This is the device that the error names: a GPU or a buffer type of the host. If other host
+/// memory was refused, it is the host. After a failed computation, it is the GPU with the least memory left.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());
@@ -346,8 +349,8 @@ fn failed(plan: &Plan, stage: Stage, error: &Error, device: Option<String>) -> A
     AttemptFailure { stage, device, needed, free, message: error.to_string() }
 }
 
-/// Maximum memory that the driver and pools of a GPU are known to take. A failed computation may have lacked this
-/// amount.
+/// Maximum memory that the driver and pools of a GPU are known to take. If a computation failed, it may have lacked
+/// this amount.
 fn unknown_growth(prepared: &Prepared, device: &str) -> u64 {
     let Prepared { machine, work, .. } = prepared;
     let gpu = machine.gpus.iter().find(|gpu| gpu.device.as_deref() == Some(device));

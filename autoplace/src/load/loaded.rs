@@ -1,4 +1,4 @@
-//! The result of a load: the native model, its context, its drafters, and the placement; or the failure.
+//! The result of a load: the native model, its context, its drafters and the placement, or else the failure.
 
 use std::sync::Arc;
 
@@ -63,11 +63,11 @@ pub(crate) struct Drafts {
     pub(crate) heads: Option<Heads>,
 }
 
-/// The context of a drafter, with its record of each sequence.
+/// The context of a drafter, and what the drafter knows about each sequence.
 #[derive(Debug)]
 pub(crate) struct Drafter<T> {
     pub(crate) context: Context,
-    /// The drafter's record of each sequence.
+    /// What the drafter knows about each sequence.
     pub(crate) held: Vec<T>,
     pub(super) params: ContextParams,
 }
@@ -78,7 +78,7 @@ pub(crate) type Draft = Drafter<Vec<Token>>;
 /// The main model's own block for multi-token prediction.
 pub(crate) type Heads = Drafter<Followed>;
 
-/// The block's record of a sequence that it follows.
+/// What is known about a sequence that the block for multi-token prediction follows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Followed {
     /// Position of the first known token. Earlier tokens were computed while the block did not follow.
@@ -86,18 +86,18 @@ pub(crate) struct Followed {
     pub(crate) tokens: Vec<Token>,
     /// Number of known tokens that the context holds.
     pub(crate) computed: usize,
-    /// Hidden states for the tokens that the context does not hold yet, in order. There may be one more state at the
-    /// end, for the next token.
+    /// Hidden states for the known tokens that the context does not hold yet, in order. There may be one more state at
+    /// the end, for the next token.
     pub(crate) hidden: Vec<f32>,
 }
 
-/// The parameters with this number of threads.
+/// These parameters, with this number of threads.
 pub(super) fn computing_with(threads: u32, params: ContextParams) -> ContextParams {
     ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..params }
 }
 
 impl Heads {
-    /// Creates the drafter of the plan; `None` if the plan has none.
+    /// Creates the drafter that the plan contains; `None` if it contains no drafter.
     pub(super) fn planned(
         model: &Model,
         plan: &memory::ContextParams,
@@ -132,7 +132,7 @@ impl Drafts {
         Ok(Self { model: model.transpose()?, heads: heads.transpose()? })
     }
 
-    /// Number of drafters that hold the main model.
+    /// The number of drafters that keep a reference to the main model.
     pub(crate) fn holders(&self) -> usize {
         usize::from(self.heads.is_some())
     }

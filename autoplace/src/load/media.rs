@@ -1,7 +1,8 @@
 //! Encodes the pictures and sounds of a loaded model. In: media. Out: tokens and encoded rows.
 //!
-//! A [`MediaEncoder`] is the projector beside the native model. A [`MediaTable`] keeps prepared and encoded media by
-//! the hash of their pixels or samples, so that later turns and other texts need not prepare or encode them again.
+//! A [`MediaEncoder`] is the projector, together with the native model. A [`MediaTable`] keeps prepared and encoded
+//! media by the hash of their pixels or samples, so that later turns and other texts need not prepare or encode them
+//! again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,11 +15,11 @@ use crate::chat::Media;
 use crate::store::MediaRows;
 use crate::sync::lock;
 
-/// Maximum number of prepared media whose scaled pixels wait for the encoder. A picture of some tiles takes about
-/// 40 MiB.
+/// Maximum number of prepared media whose scaled pixels wait for the encoder. A picture of several tiles takes about 40
+/// MiB.
 const MAX_PENDING: usize = 4;
 
-/// Maximum number of media whose tokens are known. Each takes some hundred bytes beside its rows.
+/// Maximum number of media whose tokens are known. Each of them takes some hundred bytes in addition to its rows.
 const MAX_KNOWN: usize = 10_000;
 
 /// The projector of a loaded model.
@@ -35,13 +36,13 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
-    /// Number of tokens at the beginning that number the picture, as the first of its prompt ([`number`]); 0 where a
-    /// projector does not number pictures.
+    /// The number of tokens at the beginning that contain the picture's number, if the picture is the first of its
+    /// prompt ([`number`]). 0 if the projector does not number pictures.
     pub(crate) numbered: usize,
     work: Mutex<Work>,
 }
 
-/// The text with the number of a picture in its prompt, from 0 (mtmd.cpp, `add_media`, `use_image_id`).
+/// The text that states a picture's number in its prompt, counted from 0 (mtmd.cpp, `add_media`, `use_image_id`).
 pub(crate) fn number(index: usize) -> String {
     format!("<image_id>{index}</image_id>")
 }
@@ -49,7 +50,7 @@ pub(crate) fn number(index: usize) -> String {
 /// A part of a picture or a sound in a prompt.
 #[derive(Debug)]
 pub(crate) enum PreparedPart {
-    /// Tokens that the model was trained with around the rows.
+    /// Tokens to put around the rows, as in the model's training.
     Tokens(Vec<Token>),
     /// Rows that an encoder computes.
     Rows(Rows),
@@ -62,12 +63,12 @@ pub(crate) struct Rows {
     chunk: usize,
     /// Number of rows. Each row takes a cell of the KV cache.
     pub(crate) len: usize,
-    /// Number of positions: the next part begins this many positions later.
+    /// The number of positions that the rows take: the next part begins so many positions later.
     pub(crate) n_positions: usize,
-    /// Whether each row attends to all others, so that all are computed at once.
+    /// Whether each row attends to all other rows, so that all rows must be computed at once.
     pub(crate) is_non_causal: bool,
-    /// For each position of the rows: its value if the first row is at 0, and its increase if the first row is one
-    /// later.
+    /// For each position of the rows: its value if the first row is at position 0, and how much it grows if the first
+    /// row moves by one position.
     positions: Vec<(Position, Position)>,
 }
 
@@ -75,8 +76,8 @@ pub(crate) struct Rows {
 const AXES: usize = 4;
 
 impl Rows {
-    /// The positions of all rows, where the first is at `first`: one value for each, or four with M-RoPE. `number` is
-    /// that of the image in its prompt, counted from 0.
+    /// The positions of all rows, if the first row is at `first`: one value per row, or four values per row with
+    /// M-RoPE. `number` is the number of the image in its prompt, counted from 0.
     pub(crate) fn positions(&self, first: Position, number: usize) -> Vec<Position> {
         let mut positions: Vec<Position> = self.positions.iter().map(|(at_0, step)| at_0 + first * step).collect();
         if self.is_numbered() {
@@ -91,8 +92,8 @@ impl Rows {
     }
 
     /// Whether the fourth axis of the rows is the number of their image, as in HunyuanVL (mtmd.cpp,
-    /// `mtmd_image_tokens_get_decoder_pos`). Such an image begins with a row that has the position of a token of text.
-    /// Other models give all rows of an image, or of a tile, the same kind of value on that axis.
+    /// `mtmd_image_tokens_get_decoder_pos`). Such an image begins with a row that has the position that a token of text
+    /// would have. In other models, the rows of an image, or of a tile, do not differ in this way on that axis.
     fn is_numbered(&self) -> bool {
         let is_with_axes = self.positions.len() == self.len * AXES;
         is_with_axes
@@ -101,14 +102,14 @@ impl Rows {
     }
 }
 
-/// The results for one medium.
+/// The results of the encoder for one picture or sound.
 #[derive(Debug)]
 struct Work {
     /// The scaled pixels, kept until all rows are encoded.
     chunks: Option<MediaChunks>,
     /// The rows of each chunk.
     rows: Vec<Option<Arc<Vec<f32>>>>,
-    /// Chunks with rows that are not encoded yet.
+    /// The number of chunks whose rows are not encoded yet.
     left: usize,
 }
 
@@ -128,7 +129,8 @@ impl PreparedMedia {
         self.parts.iter().map(of).sum()
     }
 
-    /// Forgets the encoded rows and returns their bytes. If a text needs the rows, they are encoded again.
+    /// Forgets the encoded rows, and returns how many bytes they took. If a text needs the rows later, they are encoded
+    /// again.
     fn forget_rows(&self) -> u64 {
         let bytes = self.bytes();
         let mut work = lock(&self.work);
@@ -138,8 +140,8 @@ impl PreparedMedia {
     }
 }
 
-/// The rows of pictures and sounds in a text, with their places. A row's token has only 31 bits of a hash, so texts are
-/// also compared by the whole hashes here.
+/// The rows of pictures and sounds in a text, with their places in the text. The token that stands for a row has only
+/// 31 bits of a hash. So texts are also compared by the whole hashes, which are kept here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marks(Option<Arc<[MediaRows]>>);
 
@@ -179,7 +181,7 @@ impl MediaEncoder {
         Ok(Self { sample_rate: projector.sample_rate(), projector: Mutex::new(projector), bytes })
     }
 
-    /// The tokens of a medium, and the shapes of its rows.
+    /// The tokens of a picture or a sound, and the shapes of its rows.
     pub(crate) fn prepare(&self, media: &Media, table: &MediaTable) -> Result<Arc<PreparedMedia>, llama_sys::Error> {
         let hash = media.hash();
         if let Some(known) = table.find(&hash) {
@@ -232,8 +234,8 @@ impl MediaEncoder {
         Ok(table.add(PreparedMedia { hash, parts, numbered, work }))
     }
 
-    /// The number of tokens and rows of a picture, computed from its size before it is scaled. `None` for a sound, and
-    /// if mtmd cannot compute the number.
+    /// The number of tokens and rows of a picture, computed from the picture's size before scaling. `None` for a sound,
+    /// and if mtmd cannot compute the number.
     pub(crate) fn count(&self, media: &Media) -> Option<usize> {
         let (width, height, _) = media.rgb()?;
         let projector = lock(&self.projector);
@@ -278,7 +280,8 @@ impl MediaEncoder {
     }
 }
 
-/// The media that a model has seen, least recently used first. The table stays when the model is re-placed.
+/// The media that a model's texts have contained, the least recently used first. The table is kept when the model is
+/// re-placed.
 #[derive(Debug, Default)]
 pub(crate) struct MediaTable {
     known: Mutex<VecDeque<Arc<PreparedMedia>>>,
@@ -327,8 +330,8 @@ impl MediaTable {
     }
 
     /// Keeps the rows of a medium, and forgets the rows of the least recently used media until all rows take at most
-    /// `limit` bytes. Rows of running texts count too: if a text needs them again, they are encoded again. Beside
-    /// `limit` only the rows of the part that is being computed are in memory.
+    /// `limit` bytes. Rows of running texts may be forgotten too: if a text needs them again, they are encoded again.
+    /// In addition to `limit`, only the rows of the part that is being computed are in memory.
     pub(crate) fn keep_within(&self, medium: &Arc<PreparedMedia>, limit: u64) {
         self.hold(medium);
         let known = lock(&self.known);

@@ -1,8 +1,8 @@
-//! Loads the projector (mmproj) beside the model, in the memory that the plan reserves for it. Also finds projectors in
-//! the folder of a model's file.
+//! Loads the projector (mmproj) together with the model, in the memory that the plan reserves for it. Also finds
+//! projectors in the folder of a model's file.
 //!
 //! In: a model that is loaded and judged, and its plan. Out: the same model with a [`MediaEncoder`], whose bytes are
-//! compared with the plan. If memory runs short, both are released and planned again.
+//! compared with the plan. If memory runs short, model and projector are released and planned again.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl LoadOptions {
         let encoder = match MediaEncoder::load(&loaded.native.model, path, &params) {
             Ok(encoder) => encoder,
             Err(error) => {
-                // Frees the model first, so that the memory of both is free again.
+                // Frees the model first, so that the memory of model and projector is free again.
                 drop(loaded);
                 return Err(Failure::at(Stage::Projector)(error).freed(plan, &gpus));
             }
@@ -96,7 +96,8 @@ impl LoadOptions {
         }
     }
 
-    /// Maximum number of tokens of an image, if it is not the one that llama.cpp takes from the projector's file.
+    /// Maximum number of tokens of an image, if it differs from the number that llama.cpp takes from the projector's
+    /// file.
     fn largest_image(&self, path: &Path) -> Result<Option<u32>, super::Error> {
         match self.image_max_tokens {
             None => Ok(default_largest_image(&Header::open(path)?)?),
@@ -104,7 +105,7 @@ impl LoadOptions {
         }
     }
 
-    /// The projector of this load as a companion of its plan. llama.cpp counts its bytes for each GPU of the machine
+    /// The projector of this load, as a companion for the plan. llama.cpp counts its bytes for each GPU of the machine
     /// that is present in this process, and for the host.
     pub(super) fn projector(&self, header: &Header, machine: &Machine) -> Result<Option<Companion>, super::Error> {
         let Some(path) = &self.mmproj else { return Ok(None) };
@@ -131,7 +132,8 @@ impl LoadOptions {
                     let bytes = counted(&memory.bytes, params.device.as_ref(), largest);
                     mmproj = mmproj.counted(name.as_deref(), self.request.params.flash_attn, bytes);
                 }
-                // The bound replaces llama.cpp's count. If something is wrong with the file, the load reports it.
+                // The planner's own upper bound is used instead of llama.cpp's count. If something is wrong with the
+                // file, the load reports it.
                 Err(error) => tracing::warn!("llama.cpp does not count the projector's bytes: {error}"),
             }
         }
@@ -139,8 +141,8 @@ impl LoadOptions {
     }
 }
 
-/// The bytes of a projector on this device, or on the host alone. On its way to a GPU, each tensor passes through the
-/// host's memory; the largest tensor has `largest` bytes. This happens before the host's compute buffers are used
+/// The bytes of a projector on this device, or on the host alone. Each tensor passes through the host's memory on its
+/// way to a GPU, and the largest tensor has `largest` bytes. This happens before the host's compute buffers are in use
 /// (clip.cpp, `load_tensors`).
 fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> CompanionBytes {
     let mut counted = CompanionBytes::default();
@@ -157,9 +159,9 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
     counted
 }
 
-/// The reason why a projector is not supported: the rows of an image depend on the tokens before it. Here, images are
-/// prepared without their prompts, so that they can be reused anywhere. DeepSeek 4 pads images so that its text model
-/// compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
+/// The reason why a projector is not supported: the rows of an image depend on the tokens before it, although this
+/// crate prepares images without their prompts, so that any text can use them again. DeepSeek 4 pads images so that its
+/// text model compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
 fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let reason = || "its images have padding by their place in the prompt, which is not done yet".to_owned();
     Ok((projector_type(header)? == Some("deepseek4v")).then(reason))
@@ -171,26 +173,28 @@ const MAX_TOKENS_OF_YOUTU: u32 = 62_500;
 /// The limit of most projectors that take images of any size, such as Qwen's.
 const MAX_TOKENS: u32 = 4096;
 
-/// Our own limit of an image's tokens, where llama.cpp's would make a load reserve gigabytes for images that hardly any
-/// context has room for.
+/// Our own limit for an image's tokens. It replaces a limit of llama.cpp with which a load would reserve gigabytes for
+/// images that hardly any context has room for.
 fn default_largest_image(header: &Header) -> Result<Option<u32>, crate::gguf::Error> {
     Ok((projector_type(header)? == Some("youtuvl")).then_some(MAX_TOKENS))
 }
 
-/// The kind of the encoder of images.
+/// The kind of the projector's image encoder.
 fn projector_type(header: &Header) -> Result<Option<&str>, crate::gguf::Error> {
     Ok(header.str("clip.vision.projector_type")?.or(header.str("clip.projector_type")?))
 }
 
-/// Encoders whose rows are stacked (clip-model.h, `audio_has_stack_frames`).
+/// Audio encoders that stack several rows into one (clip-model.h, `audio_has_stack_frames`).
 const STACKED: [&str; 3] = ["ultravox", "voxtral", "meralion"];
 
-/// Number of frames of a sound that are encoded at once, which are 30 seconds. The encoder makes one row of two frames.
+/// The number of frames of a sound that are encoded at once. They last 30 seconds. The encoder makes one row from two
+/// frames.
 const FRAMES: u32 = 3000;
 
-/// The reason why a projector is not supported: its encoder makes another number of rows than llama.cpp counts.
-/// llama.cpp would then end the process (clip.cpp, `clip_encode`: "Invalid number of output tokens"). The graph stacks
-/// rows and rounds up (`clip_graph::build_stack`); the count stacks frames and halves them (`clip_n_output_tokens`).
+/// The reason why a projector is not supported: the number of rows that its encoder makes differs from the number that
+/// llama.cpp computes for it. llama.cpp would then end the process (clip.cpp, `clip_encode`: "Invalid number of output
+/// tokens"). The graph stacks rows and rounds up (`clip_graph::build_stack`); the count stacks frames and halves them
+/// (`clip_n_output_tokens`).
 fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let projector = header.str("clip.audio.projector_type")?.or(header.str("clip.projector_type")?);
     let stack = header.u32("clip.audio.projector.stack_factor")?.unwrap_or(0);
@@ -203,9 +207,9 @@ fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     Ok((made != counted).then(reason))
 }
 
-/// The projector in the folder of a model's file: a file `*mmproj*.gguf` that llama.cpp would choose for this model. Of
-/// several, it is the largest one whose type is not F32. `None` if there is no such file, or if the folder cannot be
-/// read.
+/// The projector in the folder of a model's file: a file `*mmproj*.gguf` that llama.cpp would choose for this model. If
+/// there are several, it is the largest one whose type is not F32. `None` if there is no such file, or if the folder
+/// cannot be read.
 pub fn mmproj_beside(model: impl AsRef<Path>) -> Option<PathBuf> {
     let model = model.as_ref();
     let header = Header::open(model).ok()?;

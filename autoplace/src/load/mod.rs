@@ -11,7 +11,7 @@
 //!
 //! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. Each attempt in between (`load_loop.rs`) reads
 //! the machine, plans, lets llama.cpp confirm the plan without allocating, loads, warms up, and compares the memory
-//! taken with the plan.
+//! that the load took with the plan.
 
 mod abort;
 mod adapters;

@@ -1,4 +1,4 @@
-//! A loaded model: the handle for everything else, and the load that creates it.
+//! A loaded model. This handle gives access to everything else. The loads that create it are here too.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
@@ -37,15 +37,15 @@ pub struct Model {
 struct Inner {
     options: LoadOptions,
     process: Process,
-    /// Locked for reading while the native model is in use or its context is taken, and for writing while the model is
-    /// re-placed.
+    /// Locked for reading while the native model is in use or its context is being lent, and for writing while the
+    /// model is re-placed.
     in_place: RwLock<()>,
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
     counters: Arc<GenerationCounters>,
     /// The pictures and sounds that texts have contained.
     media: MediaTable,
-    /// Read on first use.
+    /// The header of the model's file, read on first use.
     header: OnceLock<Header>,
     /// The vocabulary of a model in a worker, read on first use.
     vocab: OnceLock<Vocab>,
@@ -55,13 +55,13 @@ struct Inner {
     vocabulary: OnceLock<Arc<Vocabulary>>,
 }
 
-/// The process that the native model lives in.
+/// The process in which the native model is.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of each model")]
 enum Process {
-    /// This process: the slot lends out the model's one context.
+    /// The native model is in this process. The slot lends out the model's one context.
     Own(ContextSlot),
-    /// A worker process.
+    /// The native model is in a worker process.
     Worker(Remote),
 }
 
@@ -110,14 +110,15 @@ impl Model {
         self.remote()?.id()
     }
 
-    /// The causes of death of the model's worker processes so far, the oldest first; at most the last 16. Empty for a
-    /// model in this process. With [`OnDeath::Resume`](crate::OnDeath::Resume), texts continue in another worker, so a
-    /// death shows only in this list and in [`Statistics::worker_deaths`](crate::generate::Statistics::worker_deaths).
+    /// The errors with which the model's worker processes have died so far, the oldest first; at most the last 16.
+    /// Empty for a model in this process. With [`OnDeath::Resume`](crate::OnDeath::Resume), texts continue in another
+    /// worker, so a death appears only in this list and in
+    /// [`Statistics::worker_deaths`](crate::generate::Statistics::worker_deaths).
     pub fn worker_deaths(&self) -> Vec<worker::Error> {
         self.remote().map(Remote::deaths).unwrap_or_default()
     }
 
-    /// The plan by which the model was loaded: the place of every byte, and the reasons. Its `Display` is a table.
+    /// The plan by which the model was loaded: where every byte is, and why. Its `Display` is a table.
     pub fn placement(&self) -> Arc<Plan> {
         Arc::clone(&self.placed().plan)
     }
@@ -135,20 +136,20 @@ impl Model {
         Ok(self.inner.header.get_or_init(|| header))
     }
 
-    /// The machine for which the plan was made.
+    /// The machine for which the model's plan was made.
     pub fn machine(&self) -> Arc<Machine> {
         Arc::clone(&self.placed().machine)
     }
 
-    /// The report of the load: the plan beside llama.cpp's account and the devices' own, the warm-up, and every
-    /// attempt. Its `Display` describes the load.
+    /// The report of the load: the planned bytes, the bytes that llama.cpp and the devices count, the warm-up, and
+    /// every attempt. Its `Display` describes the load.
     pub fn report(&self) -> Arc<LoadReport> {
         Arc::clone(&self.placed().report)
     }
 
-    /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. The numbers include the growth of
-    /// compute buffers during the warm-up, but not the buffer of logits. A mapped file counts with the data of its
-    /// weights.
+    /// Bytes that llama.cpp reports as allocated, with the GPUs in the order of the plan. The numbers include the
+    /// growth of compute buffers during the warm-up, but not the buffer of logits. Of a mapped file, the data of the
+    /// weights is counted.
     pub fn allocated(&self) -> Footprints {
         let report = self.report();
         let gpus = report.gpus.iter().map(|gpu| gpu.allocated.unwrap_or_default());
@@ -156,8 +157,8 @@ impl Model {
     }
 
     /// How often generated tokens used an expert that was in the model's cache of experts, over all placements and
-    /// texts; `None` before the first use, and for a model in a worker process. For such a model, the
-    /// [`Statistics`](crate::generate::Statistics) of its texts have these numbers.
+    /// texts; `None` before the first use, and for a model in a worker process. If the model is in a worker process,
+    /// the [`Statistics`](crate::generate::Statistics) of its texts contain these numbers.
     pub fn expert_uses(&self) -> Option<ExpertUses> {
         Some(self.counters().expert_uses()).filter(|uses| uses.total() > 0)
     }
@@ -167,13 +168,13 @@ impl Model {
         &self.inner.options.adapters.lora
     }
 
-    /// The scale of each adapter in a text with this request.
+    /// The scale of each adapter in a text whose request asks for these adapters.
     pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<super::Scales, Error> {
         Ok(self.inner.options.adapters.scales(asked)?)
     }
 
-    /// The native model, for features that this crate does not cover. Contexts created from it take memory beyond the
-    /// plan. The model cannot be re-placed while the handle is held.
+    /// The native model, for features that this crate does not cover. Contexts that you create from the native model
+    /// take memory beyond the plan. The model cannot be re-placed while the handle is held.
     ///
     /// # Errors
     ///
@@ -182,7 +183,7 @@ impl Model {
         self.with_native(Clone::clone)
     }
 
-    /// Calls `read` with the native model. The model is not re-placed during the call.
+    /// Calls `read` with the native model. The model cannot be re-placed during the call.
     pub(crate) fn with_native<T>(&self, read: impl FnOnce(&llama_sys::Model) -> T) -> Result<T, Error> {
         if self.is_in_worker() {
             return Err(worker::Error::Elsewhere { what: "the native model" }.into());
@@ -214,12 +215,12 @@ impl Model {
         &self.inner.options
     }
 
-    /// The requests to re-place the model, for the thread that generates.
+    /// The requests to re-place the model. The thread that generates carries them out.
     pub(crate) fn requests(&self) -> &Requested {
         &self.inner.requested
     }
 
-    /// Whether both are handles of one load.
+    /// Whether both handles belong to the same loaded model.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -229,7 +230,7 @@ impl Model {
         self.counters().count_placement();
     }
 
-    /// Replaces the predicted speed by the measured one after real use has refuted it.
+    /// Replaces the predicted speed by the measured speed after real use has refuted it.
     pub(crate) fn refute(&self, refuted: Refuted) {
         let mut placed = self.inner.placed.write().unwrap_or_else(PoisonError::into_inner);
         let mut plan = Plan::clone(&placed.plan);
@@ -255,23 +256,24 @@ impl Model {
         options.mmproj.is_some() && self.placement().companions.iter().any(|companion| options.is_loaded(companion))
     }
 
-    /// The projector and the media that it has seen; `None` without a projector, and for a model in a worker.
+    /// The projector, and the media that texts have contained; `None` without a projector, and for a model in a worker.
     pub(crate) fn media(&self) -> Option<(Arc<MediaEncoder>, &MediaTable)> {
         Some((self.slot().ok()?.media()?, &self.inner.media))
     }
 
-    /// Maximum bytes of host memory for encoded images and sounds: the requested limit, or the smaller rest that the
-    /// plan leaves.
+    /// Maximum bytes of host memory for encoded images and sounds: the requested limit, or the memory that the plan
+    /// leaves if that is less.
     pub(crate) fn media_cache(&self) -> u64 {
         self.inner.options.media_cache.min(self.left_of_host())
     }
 
-    /// Maximum bytes of host memory for checkpoints: the requested limit, or the smaller rest that the plan leaves.
+    /// Maximum bytes of host memory for checkpoints: the requested limit, or the memory that the plan leaves if that is
+    /// less.
     pub(crate) fn checkpoints(&self) -> u64 {
         self.inner.options.checkpoints.min(self.left_of_host())
     }
 
-    /// Bytes of host memory that the plan could take but does not.
+    /// Bytes of host memory that the plan may use but does not need.
     pub(super) fn left_of_host(&self) -> u64 {
         let plan = self.placement();
         let shared: u64 = plan.gpus().map(|gpu| gpu.of_host).sum();
@@ -283,7 +285,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLoaded`] for a model in a worker, which has the context.
+    /// [`Error::NotLoaded`] for a model in a worker, because the worker has the context.
     pub(crate) fn slot(&self) -> Result<&ContextSlot, Error> {
         match &self.inner.process {
             Process::Own(slot) => Ok(slot),
@@ -291,15 +293,15 @@ impl Model {
         }
     }
 
-    /// Lends the context with its content for this purpose, once a running re-placement has ended; `None` while it is
-    /// lent already. A context that failed is created again.
+    /// Lends the context with its content for this purpose. Waits first until a running re-placement has ended. `None`
+    /// if the context is already lent. If the context has failed, it is created again.
     pub(crate) fn take_context(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
         let _in_place = self.in_place();
         self.slot()?.take_for(purpose)
     }
 
-    /// Waits for a running re-placement, and keeps the model in place while the guard lives. A thread must hold only
-    /// one such guard.
+    /// Waits for a running re-placement, and keeps the model in place while the guard lives. A thread must not hold two
+    /// such guards at once.
     pub(super) fn in_place(&self) -> RwLockReadGuard<'_, ()> {
         self.inner.in_place.read().unwrap_or_else(PoisonError::into_inner)
     }

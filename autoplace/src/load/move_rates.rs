@@ -23,11 +23,12 @@ pub fn move_rates(path: &Path, file_bytes: u64, machine: &Machine) -> MoveRates 
 }
 
 impl LoadOptions {
-    /// The cache of the times of moves on this machine; `None` if nothing is kept.
+    /// The cache of the times of moves on this machine; `None` if they are not kept.
     fn move_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
         let has_simulated = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref()).any(is_simulated);
         let cache = self.learn.cache(has_simulated)?;
-        // The times of a small model contain little time for its weights, and its moves are short anyway.
+        // The load of a small model spends little time on the weights, so its times show little. Its moves are short
+        // anyway.
         let is_worth = self.learn.is_stated() || file_bytes >= MIN_MODEL_BYTES;
         is_worth.then_some(cache)
     }
@@ -42,7 +43,7 @@ impl LoadOptions {
     /// Keeps the times of a load or a move.
     fn keep_move_rates(&self, machine: &Machine, plan: &Plan, rates: impl FnOnce(&MoveRates) -> MoveRates) {
         let file_bytes = plan.model.file_bytes;
-        // Another warm-up than the default takes a different time, and the next program may use the default.
+        // A warm-up other than the default takes another time, and the next program may use the default.
         let is_usual = self.verify == Verify::Quick && plan.gpus().next().is_some();
         let Some(cache) = self.move_cache(machine, file_bytes).filter(|_| is_usual) else { return };
         let file = (self.path.as_path(), file_bytes);
@@ -58,7 +59,7 @@ impl LoadOptions {
         let Prepared { plan, machine, .. } = prepared;
         self.keep_move_rates(machine, plan, |known| {
             let mut rates = times.rates(weights_of(plan), None, known);
-            // A move releases the model too, which a load does not measure.
+            // A move also releases the model, and a load does not measure this time.
             rates.rest_ns = rates.rest_ns.filter(|_| known.rest_ns.is_none());
             rates
         });

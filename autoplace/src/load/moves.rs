@@ -1,5 +1,5 @@
-//! Times the stages of a load, and turns the times into rates of the model's file: bytes per second of a warm and of a
-//! cold file, and the time of the rest.
+//! Times the stages of a load, and turns the times into rates of the model's file: bytes per second of a file that is
+//! in the page cache (warm) or not (cold), and the time of everything else.
 //!
 //! A load on the host alone yields no rates, because the file is mapped there and not read.
 
@@ -9,23 +9,23 @@ use super::cached::cached_share;
 use crate::gguf::{Header, Shard};
 use crate::machine::{ConditionsWatch, MoveFigure, MoveRates, RateConditions};
 
-/// Share of a file in the page cache from which a move counts as one without the disk.
+/// If at least this share of the file is in the page cache, a move counts as a move that does not use the disk.
 const WARM: f64 = 0.95;
-/// Share of a file in the page cache up to which a load measures the disk.
+/// If at most this share of the file is in the page cache, a load measures the speed of the disk.
 const COLD: f64 = 0.5;
-/// Bytes per second of the cached part of a cold file, if no warm load was measured.
+/// Assumed bytes per second for the cached part of a cold file, if no load of a warm file was measured.
 const UNKNOWN_WARM: f64 = 2e9;
 
 /// Times the stages of a load.
 pub(super) struct LoadClock {
     watch: ConditionsWatch,
     begun: Instant,
-    /// Bytes of the file, and its bytes in the page cache; `None` if the system does not report them.
+    /// The bytes of the file, and how many of them are in the page cache; `None` if the system does not report this.
     file: (u64, Option<u64>),
     weights: Option<Duration>,
 }
 
-/// The times of a load for the weights and for the rest, with the conditions of the whole load.
+/// The times that a load took for the weights and for the rest, and the conditions during the whole load.
 #[derive(Debug, Clone)]
 pub(super) struct LoadTimes {
     weights: Duration,
@@ -34,7 +34,8 @@ pub(super) struct LoadTimes {
     conditions: RateConditions,
 }
 
-/// Bytes of the model's file, and its bytes in the page cache; `None` if the system does not report them.
+/// The bytes of the model's file, and how many of them are in the page cache; `None` if the system does not report
+/// this.
 pub(super) fn cached_bytes(header: &Header) -> (u64, Option<u64>) {
     let shards = header.shards();
     let cached = shards.iter().map(|shard| Some(shard.file_bytes() as f64 * cached_share(shard.path())?));
@@ -66,8 +67,8 @@ impl LoadTimes {
         &self.conditions
     }
 
-    /// The rates of a load of `weights` bytes of weights. `whole` is the time of the move that the load was a part of,
-    /// without the states of the texts.
+    /// The rates of a load that read `weights` bytes of weights. If the load was a part of a move, `whole` is the time
+    /// of that move without the time for the states of the texts.
     pub(super) fn rates(&self, weights: u64, whole: Option<Duration>, known: &MoveRates) -> MoveRates {
         let mut rates = MoveRates::default();
         let seconds = self.weights.as_secs_f64();
@@ -91,7 +92,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The states of all texts: their bytes, and the time to save and restore them.
+/// How many bytes the states of all texts have, and how long it took to save and to restore them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StateCopy {
     pub(crate) bytes: u64,

@@ -42,7 +42,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
 }
 
 /// The parameters of the second context for multi-token prediction. This context computes up to one graph of a text's
-/// tokens at once, and drafts one token of each sequence at a time.
+/// tokens at once, and then drafts one token of each sequence at a time.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     let n_batch = match params.n_ubatch {
         0 => params.n_batch,
@@ -68,10 +68,10 @@ pub(super) fn load(header: &Header, params: ModelParams) -> Result<Model, Error>
     Ok(loaded?)
 }
 
-/// The load mode of the file for GPUs of these backends.
+/// How the file is loaded for GPUs of these backends: mapped or read.
 ///
 /// The plan says whether the file is mapped. A plan of an earlier version may map it on Metal or in other cases that
-/// would end the process, so those are checked again ([`NotMapped`]).
+/// would end the process, so these cases are checked again ([`NotMapped`]).
 pub(crate) fn load_mode<'a>(
     params: &ContextParams,
     header: &Header,
@@ -114,7 +114,7 @@ pub(crate) fn overrides(
     named.map_err(plan::Error::from)?.into_iter().map(native).collect()
 }
 
-/// The variant of the same name.
+/// Maps a variant to llama.cpp's variant of the same name.
 macro_rules! same {
     ($value:expr, $ty:ident: $($name:ident),+) => {
         match $value {

@@ -1,8 +1,8 @@
 //! Notices from one process to the other processes of the same user: small files in the folder of the leases.
 //!
-//! A notice has two files: one with its content, and one that its process keeps locked. The operating system unlocks
-//! that file when the process ends, however it ends. So a notice whose lock is free is old, and the next reader removes
-//! it.
+//! A notice has two files: one contains the notice, and the other is kept locked by the process that wrote it. The
+//! operating system unlocks this file when the process ends, however it ends. A notice whose lock is free is therefore
+//! old, and the next reader removes it.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -57,15 +57,15 @@ impl Drop for Notice {
     }
 }
 
-/// The notices in a folder. Unreadable ones are left out.
+/// The notices in a folder. Notices that cannot be read are left out.
 pub(super) fn read<T: DeserializeOwned>(folder: &Path) -> Vec<T> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json" || ending == "new"));
     files.take(MAX_NOTICES).filter_map(|path| living(&path)).collect()
 }
 
-/// The content of this file; `None` while its process still writes the file. If the process has ended, this function
-/// removes the file and returns `None`.
+/// The content of this file. `None` while the process that owns the notice still writes the file. If that process has
+/// ended, this function removes the file and returns `None`.
 fn living<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let lock_path = path.with_extension("lock");
     let is_held = File::options().write(true).open(&lock_path).is_ok_and(|lock| lock.try_lock().is_err());
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_notice_that_cannot_be_written_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        // Each path for a notice is taken by a folder.
+        // A folder exists at each path that a notice could have.
         for number in 0..1000 {
             let name = format!("{}-{number}.json", std::process::id());
             fs::create_dir_all(folder.path().join(name).join("taken")).unwrap();

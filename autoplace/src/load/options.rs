@@ -30,7 +30,8 @@ const DRAFT_MAX: u32 = 8;
 /// of checkpoints of models with smaller windows or states.
 const CHECKPOINTS: u64 = 1 << 30;
 
-/// Default bytes for encoded images and sounds: about 100 images of 256 rows, with 2560 numbers in each row.
+/// Default bytes for encoded images and sounds. This is enough for about 100 images of 256 rows, with 2560 numbers in
+/// each row.
 const MEDIA_CACHE: u64 = 256 << 20;
 
 /// The options of a load.
@@ -39,7 +40,7 @@ pub(crate) struct LoadOptions {
     pub(super) path: PathBuf,
     /// The draft model.
     pub(super) draft: Option<PathBuf>,
-    /// Stated options of the draft.
+    /// The options of the draft that the caller stated.
     pub(super) draft_options: DraftOptions,
     /// Whether the block for multi-token prediction is loaded.
     pub(super) mtp: bool,
@@ -50,7 +51,7 @@ pub(crate) struct LoadOptions {
     /// Maximum bytes of host memory for encoded images and sounds.
     pub(super) media_cache: u64,
     pub(super) request: Request,
-    /// A saved plan to follow, in a single attempt.
+    /// A saved plan to follow. There is a single attempt.
     pub(super) saved: Option<Box<SavedPlan>>,
     /// Whether the saved request is planned again if the machine has changed.
     pub(super) replan: bool,
@@ -66,17 +67,17 @@ pub(crate) struct LoadOptions {
     pub(super) checkpoints: u64,
     /// The store that keeps computed texts for later ones.
     pub(super) prompt_store: Option<PromptStore>,
-    /// Where loads coordinate their use of GPUs.
+    /// The folder through which loads coordinate their use of GPUs.
     pub(super) leases: Leases,
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
     pub(super) attempts: u32,
-    /// Folder for measurements of GPUs. Measurements of simulated GPUs are not kept in the user's own folder.
+    /// Folder for measurements of GPUs. Measurements of simulated GPUs are never kept in the user's default folder.
     pub(super) learn: Folder,
     /// Notes about the choice of the model's file, for the beginning of the plan.
     pub(super) notes: Vec<String>,
-    /// The locality that the loaded model's cache of experts has measured: how soon texts use experts again. This
-    /// locality replaces the one that earlier programs measured.
+    /// The locality that the loaded model's cache of experts has measured: how soon texts use experts again. It
+    /// replaces the locality that earlier programs measured.
     pub(super) expert_locality: Option<f64>,
 }
 
@@ -86,7 +87,8 @@ impl LoadOptions {
             path: path.to_owned(),
             checkpoints: CHECKPOINTS,
             media_cache: MEDIA_CACHE,
-            // One attempt for the plan, one for memory that was taken meanwhile, and two in reserve.
+            // The first attempt follows the plan, the second one is for the case that memory was taken meanwhile, and
+            // two are in reserve.
             attempts: 4,
             ..Self::default()
         }
@@ -103,8 +105,8 @@ impl LoadOptions {
         path.to_str().filter(|text| text.starts_with("hf:") && !path.exists())
     }
 
-    /// The machine to plan for. A described machine is trusted at first. With `again`, after time has passed, no GPU
-    /// counts more free bytes than it has now.
+    /// The machine to plan for. If the caller described the machine, that description is trusted at first. `again`
+    /// means that time has passed: then no GPU counts more free bytes than it has now.
     pub(crate) fn machine(&self, again: bool) -> Result<Machine, Error> {
         let gone = self.servers.connect()?;
         let is_on_host = match &self.saved {
@@ -128,8 +130,8 @@ impl LoadOptions {
         })
     }
 
-    /// Whether the request of a saved plan may be planned again. A plan that leaves room for a companion with an
-    /// unknown file may not.
+    /// Whether the request of a saved plan may be planned again. It may not if the plan leaves room for a companion
+    /// whose file is unknown.
     pub(super) fn may_replan(&self) -> bool {
         let is_known = |one: &PlannedCompanion| self.is_loaded(one);
         self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
@@ -144,7 +146,7 @@ impl LoadOptions {
         }
     }
 
-    /// The options [with room](Request::with_room_for) for `tokens` tokens; 0 changes nothing.
+    /// These options with [room](Request::with_room_for) for `tokens` tokens of context; 0 changes nothing.
     pub(super) fn with_room_for(&self, tokens: u32) -> Cow<'_, Self> {
         if tokens == 0 {
             return Cow::Borrowed(self);
@@ -152,7 +154,7 @@ impl LoadOptions {
         Cow::Owned(Self { request: self.request.clone().with_room_for(tokens), ..self.clone() })
     }
 
-    /// The options for another load after a worker has died, perhaps from a lost connection.
+    /// The options for another load after a worker has died, perhaps because a connection was lost.
     pub(super) fn after_a_death(&self) -> Self {
         let mut options = self.clone();
         options.servers.may_be_gone = true;
@@ -210,7 +212,7 @@ impl LoadOptions {
         if plan.paging.is_none() || machine.host.disk.is_some() {
             return Ok(plan);
         }
-        // Only the file's own disk has a known speed.
+        // Only the speed of the disk with the model's file can be measured.
         let Some(disk) = measure_disk(&self.path) else { return Ok(plan) };
         let mut machine = machine.clone();
         machine.host.disk = Some(disk);
@@ -235,7 +237,7 @@ impl LoadOptions {
         if !self.servers.endpoints.is_empty() {
             return Err(worker::Error::Elsewhere { what: "what plans for other machines" }.into());
         }
-        // Advice takes no memory, so it need not wait for others.
+        // Advice takes no memory, so it need not wait for other loads.
         self.leases = Leases::none();
         let (header, profile) = self.read()?;
         check_vocabulary(&header)?;
@@ -259,16 +261,16 @@ impl LoadOptions {
         }
     }
 
-    /// Threads of the CPU for a draft model.
+    /// The number of CPU threads for a draft model.
     pub(super) fn threads_on(&self, machine: &Machine) -> u32 {
         self.threads.unwrap_or_else(|| threads::cores(&machine.host))
     }
 }
 
-/// How far a load computes to verify itself.
+/// How much a load computes to verify itself.
 ///
 /// Drivers and pools take memory at the first computation, and no breakdown counts this memory. With a warm-up, they
-/// take it while the load can still back off.
+/// take this memory while the load can still back off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -276,8 +278,8 @@ pub enum Verify {
     /// Computes nothing. Compares llama.cpp's own account with the plan.
     Off,
     /// Computes the largest batch and one token after it; with several sequences, also one sequence alone. Reserves
-    /// compute buffers for some numbers of tokens; other numbers may take a little more memory, from the headroom.
-    /// Computes nothing if the plan uses no GPU.
+    /// compute buffers for some numbers of tokens. Other numbers may need a little more memory, which the headroom
+    /// covers. Computes nothing if the plan uses no GPU.
     #[default]
     Quick,
     /// Computes the whole context up to its last position, which takes as long as a prompt of `n_ctx` tokens. Reserves
@@ -285,13 +287,13 @@ pub enum Verify {
     Full,
 }
 
-/// The reaction to a load that took more of a GPU than its plan's footprint and headroom.
+/// What happens if a load took more of a GPU's memory than its plan's footprint and headroom together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnDifference {
-    /// Release the load, leave the difference free, and plan again. If the new plan is the same, there is more room
-    /// than the plan needs, and the load is kept.
+    /// Release the load, leave the difference free, and plan again. If the new plan is the same, there is enough room
+    /// for the difference too, and the load is kept.
     #[default]
     BackOff,
     /// Release the load and fail with [`Error::Difference`](super::Error::Difference).

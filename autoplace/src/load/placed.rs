@@ -61,7 +61,7 @@ impl Placed {
     }
 }
 
-/// Notes of the report about a GPU.
+/// The notes about a GPU for the report.
 fn notes(gpu: &GpuReport) -> Vec<String> {
     let GpuReport { device, grown, .. } = gpu;
     let beyond = gpu.unplanned().saturating_sub(*grown);

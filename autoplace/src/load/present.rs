@@ -14,14 +14,14 @@ use super::notice::{self, Notice};
 use crate::plan::{Placement, Plan};
 use crate::sync::lock;
 
-/// The folders below that of the leases.
+/// The names of folders below the folder of the leases.
 const LOADED: &str = "loaded";
 const LACKING: &str = "lacking";
 
 /// The pause between two reports of a measured speed.
 const SPEED_PAUSE: Duration = Duration::from_secs(2);
 
-/// Whether this process is a worker.
+/// Whether this process is a worker of an application.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn is_worker_from_now_on() {
@@ -44,17 +44,17 @@ pub struct LoadedModel {
     pub program: String,
     /// The time when the model was loaded or last re-placed.
     pub since: SystemTime,
-    /// Layers on GPUs, and all layers.
+    /// The number of layers on GPUs, and the number of all layers.
     pub layers: (u32, u32),
-    /// The bytes on each device, with the host at the end: weights, cache, compute buffers and companions. On the host,
-    /// they include the limit of the prompt store.
+    /// The bytes on each device, with the host at the end: weights, cache, compute buffers and companions. The host's
+    /// bytes include the limit of the prompt store.
     pub devices: Vec<DeviceBytes>,
     /// Predicted tokens per second; `None` for a model without a predicted speed, such as an embedding model.
     pub tokens_per_second: Option<f64>,
     /// Measured tokens per second of the model's last texts that generated alone, without their prompts; `None` before
     /// the end of the first such text.
     pub measured_tokens_per_second: Option<f64>,
-    /// Length of the model's context in tokens.
+    /// The length of the model's context in tokens.
     pub n_ctx: u32,
     /// Whether the process unloads the model if it is idle and other processes lack memory. A pool does this.
     #[serde(rename = "gives")]
@@ -110,8 +110,8 @@ const fn parent() -> Option<u32> {
 }
 
 impl Leases {
-    /// Announces to other processes that a model is loaded by this plan, until the result is dropped. A failed
-    /// announcement does not fail the load; other processes then do not see the model.
+    /// Announces to other processes that a model is loaded by this plan. The announcement lasts until the result is
+    /// dropped. If the announcement fails, the load continues, and other processes do not see the model.
     pub(super) fn say_loaded(&self, plan: &Plan) -> Option<LoadedNotice> {
         let folder = self.private_folder().ok()??.join(LOADED);
         let model = LoadedModel::now(plan, self.makes_room);
@@ -122,8 +122,9 @@ impl Leases {
         Some(LoadedNotice { notice, said: Mutex::new(Said { model, last }) })
     }
 
-    /// Announces a lack of memory to the pools of this user's other processes, until the result is dropped. These pools
-    /// may unload idle models, but send no answer. `None` if there are no leases, or if the notice cannot be written.
+    /// Announces a lack of memory to the pools in this user's other processes. The announcement lasts until the result
+    /// is dropped. These pools may unload idle models, but send no answer. `None` if there are no leases, or if the
+    /// notice cannot be written.
     pub fn announce_lack(&self, lack: &MemoryLack) -> Option<LackNotice> {
         let folder = self.private_folder().ok()??.join(LACKING);
         let notice = Notice::write(&folder, lack);
@@ -131,8 +132,8 @@ impl Leases {
     }
 }
 
-/// The notice to other processes that a model is loaded, with the speed of its texts. Dropping this withdraws the
-/// notice.
+/// The notice to other processes that a model is loaded, with the speed of its texts. The notice is withdrawn when this
+/// value is dropped.
 #[derive(Debug)]
 pub(super) struct LoadedNotice {
     notice: Notice,
@@ -143,19 +144,20 @@ pub(super) struct LoadedNotice {
 #[derive(Debug)]
 struct Said {
     model: LoadedModel,
-    /// The totals and the time of the last report; before the first report, those of the load.
+    /// The totals and the time of the last report. Before the first report, these are the totals and the time of the
+    /// load.
     last: (Generated, Instant),
 }
 
 impl LoadedNotice {
-    /// Leaves out the tokens that the model generated before this placement.
+    /// From now on, leaves out the tokens that the model generated before this placement.
     pub(super) fn begin(&self, total: Generated) {
         lock(&self.said).last = (total, Instant::now());
     }
 
-    /// Reports the speed of the tokens since the last report. `total` counts all tokens that the model has generated. A
-    /// report allocates memory and writes a file, so there must be a pause after the last one. Only the end of the
-    /// first text (`is_end`) is reported without a pause.
+    /// Reports the speed of the tokens since the last report. `total` counts all tokens that the model has generated.
+    /// Because a report allocates memory and writes a file, nothing is reported until a pause has passed since the last
+    /// report. Only the end of the first text (`is_end`) is reported without a pause.
     pub(super) fn say_speed(&self, total: Generated, is_end: bool) {
         let mut said = lock(&self.said);
         let (before, at) = said.last;
@@ -184,20 +186,21 @@ pub struct MemoryLack {
     pub devices: Vec<DeviceBytes>,
 }
 
-/// The notice about a lack of memory, which other processes can read. Dropping this withdraws the notice.
+/// The notice about a lack of memory, which other processes can read. The notice is withdrawn when this value is
+/// dropped.
 #[derive(Debug)]
 #[must_use = "the notice is withdrawn when this is dropped"]
 pub struct LackNotice(#[allow(dead_code, reason = "it is held")] Notice);
 
-/// The models that processes of this user have loaded now, the oldest first. They include models of this program and of
-/// all other programs that use this library with the same folder of [leases](Leases).
+/// The models that processes of this user have loaded at present, the oldest first. These include models of this
+/// program and of all other programs that use this library with the same folder of [leases](Leases).
 pub fn loaded_models(leases: &Leases) -> Vec<LoadedModel> {
     let mut models: Vec<LoadedModel> = read(leases, LOADED);
     models.sort_by_key(|model| (model.since, model.process));
     models
 }
 
-/// The lacks of memory that pools of this user announce now.
+/// The lacks of memory that pools of this user announce at present.
 pub fn memory_lacks(leases: &Leases) -> Vec<MemoryLack> {
     read(leases, LACKING)
 }

@@ -11,11 +11,11 @@ use crate::sync::lock;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadProgress {
-    /// The stage of the load. The first one is [`Stage::Plan`], which may take seconds while a driver starts.
+    /// The stage of the load. The first stage is [`Stage::Plan`], which may take seconds while a driver starts.
     pub stage: Stage,
-    /// The share of the weights that is loaded, 0.0 to 1.0; of the draft's weights in [`Stage::Draft`]. llama.cpp
-    /// reports after each tensor, so the share of a small model rises in leaps. While the load waits for another load,
-    /// the callback is called repeatedly with a share of 0.0. During the warm-up, the share is 1.0.
+    /// The share of the weights that is loaded, 0.0 to 1.0. In [`Stage::Draft`], it is the share of the draft's
+    /// weights. llama.cpp reports after each tensor, so the share of a small model rises in leaps. While the load waits
+    /// for another load, the callback is called repeatedly with a share of 0.0. During the warm-up, the share is 1.0.
     pub done: f32,
 }
 

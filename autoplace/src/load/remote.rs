@@ -1,6 +1,6 @@
-//! A model in a worker process: the messages that load it, and the application's side of this conversation.
+//! A model in a worker process: the messages that load it, and how the application sends and receives them.
 //!
-//! In: a [`LoadOptions`], which is sent to a worker (room [`worker`](crate::worker)). Out: the placement of the model
+//! In: [`LoadOptions`], which are sent to a worker (room [`worker`](crate::worker)). Out: the placement of the model
 //! ([`Placed`]), or the reason for a failure. The worker's side is in `serve`.
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub(crate) enum Loading {
     },
     /// Cancels the load, on behalf of the progress callback.
     CancelLoad,
-    /// Aborts the computation of this run, or its next one.
+    /// Aborts the present computation of this run or, if none is running, its next one.
     Abort {
         run: u64,
     },
@@ -48,7 +48,7 @@ pub(crate) enum Loading {
     },
 }
 
-/// A reply to [`Loading::Load`]. Every other request gets one answer: a result or an error.
+/// A reply to [`Loading::Load`]. Every other request gets exactly one answer: a result or an error.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     Progress(LoadProgress),
@@ -73,7 +73,7 @@ struct State {
     held: Option<Result<Worker, worker::Error>>,
     /// Gives other threads access to a live worker while it is lent.
     handle: Option<Handle>,
-    /// Identifies the present loan.
+    /// The number of the present loan.
     run: u64,
 }
 
@@ -118,7 +118,7 @@ impl Remote {
         remember(&mut lock(&self.deaths), death);
     }
 
-    /// The causes of the last workers' deaths, the oldest first.
+    /// The errors with which the last workers have died, the oldest first.
     pub(super) fn deaths(&self) -> Vec<worker::Error> {
         lock(&self.deaths).iter().cloned().collect()
     }
@@ -127,11 +127,11 @@ impl Remote {
         lock(&self.state).handle.as_ref().map(|handle| handle.id)
     }
 
-    /// Lends the worker. If it is dead, the borrower may [start another](Self::restart).
+    /// Lends the worker. If the worker is dead, the borrower may [start another](Self::restart).
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while the worker is lent already.
+    /// [`Error::Busy`] if the worker is already lent.
     pub(super) fn take(&self, run: u64) -> Result<Result<Worker, worker::Error>, Error> {
         let mut state = lock(&self.state);
         let worker = state.held.take().ok_or(Error::Busy)?;
@@ -139,15 +139,15 @@ impl Remote {
         Ok(worker)
     }
 
-    /// Limits the wait for the worker, while it is lent for this run, to the time that an abort may take.
+    /// If the worker is lent for this run, limits the wait for its messages to the time that an abort may take.
     pub(super) fn hurry(&self, run: u64) {
         if let Some(handle) = lock(&self.state).lent(run) {
             handle.watch.abort();
         }
     }
 
-    /// Aborts the worker's present computation of this run, or the next one, while the worker is lent. A dead worker
-    /// gets no message.
+    /// If the worker is lent for this run, aborts its present computation or, if none is running, the next one. A dead
+    /// worker gets no message.
     pub(super) fn abort(&self, run: u64) {
         let lent = lock(&self.state).lent(run).cloned();
         if let Some(Handle { sender, watch, .. }) = lent {
@@ -160,8 +160,8 @@ impl Remote {
         *lock(&self.state) = State::held(worker);
     }
 
-    /// Starts a worker in place of a dead one, loads the model there with a plan for the memory that is now free, and
-    /// lends the worker.
+    /// Starts a worker in place of a dead one, loads the model there with a plan for the memory that is free by now,
+    /// and lends the worker.
     pub(super) fn restart(&self, options: &LoadOptions) -> Result<(Worker, Arc<Placed>), Error> {
         lock(&self.state).handle = None;
         let (worker, placed) = load_in(&self.process, options.after_a_death(), &Progress::default())?;
@@ -182,7 +182,7 @@ pub(super) fn plan_in(process: &WorkerProcess, options: LoadOptions) -> Result<P
     answer(process, Loading::Plan { options: Box::new(options) }, "planning")
 }
 
-/// The machine that a worker would plan for.
+/// The machine for which a worker would plan.
 #[cfg(feature = "hub")]
 pub(super) fn machine_in(process: &WorkerProcess, options: LoadOptions) -> Result<crate::machine::Machine, Error> {
     answer(process, Loading::Look { options: Box::new(options) }, "looking at the machine")
@@ -204,7 +204,8 @@ fn load_in(process: &WorkerProcess, options: LoadOptions, progress: &Progress) -
     loop {
         match worker.receive(DOING)? {
             Reply::Progress(progressed) => {
-                // The cancellation is sent only once, although the worker may report more progress before it sees it.
+                // The cancellation is sent only once, although the worker may report more progress before it reads the
+                // cancellation.
                 if !cancelled && !progress.report(progressed) {
                     worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;

@@ -1,5 +1,5 @@
-//! Re-places a loaded model, in this process or in a worker, at once or between two tokens. The plan is given, or a
-//! better one is made.
+//! Re-places a loaded model, in this process or in a worker, at once or between two tokens. The caller states the plan,
+//! or a better plan is made.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ use crate::worker;
 pub struct BetterPlan {
     /// The plan.
     pub plan: Plan,
-    /// The gain: 0.25 means 25 % more predicted tokens per second. Without a predicted speed, it is the number of
-    /// additional layers on GPUs as a share of the model's layers.
+    /// The gain. A gain of 0.25 means 25 % more predicted tokens per second. Without a predicted speed, it is the
+    /// number of additional layers on GPUs as a share of the model's layers.
     pub gain: f64,
 }
 
 impl Model {
-    /// Makes a plan from the original request, for the memory that would be free if the model were released now. On a
-    /// machine that was passed to the builder, no GPU counts more free bytes than stated.
+    /// Makes a plan from the original request, for the memory that would be free if the model were released now. If the
+    /// machine was passed to the builder, no GPU counts more free bytes than that machine states.
     ///
     /// # Errors
-    ///
     /// The errors of [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of
-    /// the file has changed since the load. With [rpc-servers](super::ModelBuilder::rpc), [`worker::Error::Elsewhere`]:
-    /// only the worker connects to the servers, and each server takes one client.
+    /// the file has changed since the load. For a model with [rpc-servers](super::ModelBuilder::rpc),
+    /// [`worker::Error::Elsewhere`], because only the worker connects to the servers, and each server accepts one
+    /// client.
     pub fn replan(&self) -> Result<Plan, Error> {
         self.replan_for(0)
     }
@@ -60,14 +60,15 @@ impl Model {
         options.plan(&header, &profile, &self.machine_once_released()?)
     }
 
-    /// Whether the request states the size of the cache of experts. Another plan then has the same size.
+    /// Whether the request states the size of the cache of experts. If so, another plan would have a cache of the same
+    /// size.
     pub(crate) fn states_moe_cache(&self) -> bool {
         let request = &self.options().request;
         request.moe_cache != MoeCache::Auto || request.params.moe_cache_size > 0
     }
 
-    /// The options of another load, with room for `tokens` tokens, and with the locality that the cache of experts has
-    /// measured.
+    /// The options for another load, with room for `tokens` tokens, and with the locality of experts that was measured
+    /// for this model.
     fn options_now(&self, tokens: u32) -> Cow<'_, LoadOptions> {
         let mut options = self.options().with_room_for(tokens);
         if let Some(locality) = self.counters().expert_locality() {
@@ -76,8 +77,8 @@ impl Model {
         options
     }
 
-    /// The machine as it would be if the model were released now. On a machine that was passed to the builder, no GPU
-    /// counts more free bytes than stated.
+    /// The machine as it would be if the model were released now. If the machine was passed to the builder, no GPU
+    /// counts more free bytes than that machine states.
     pub(super) fn machine_once_released(&self) -> Result<Machine, Error> {
         let options = self.options();
         let mut machine = self.once_released(options.machine(true)?);
@@ -90,7 +91,7 @@ impl Model {
         Ok(machine)
     }
 
-    /// Makes a plan as [`replan`](Self::replan) does. Returns it only if it is better than the present one.
+    /// Makes a plan as [`replan`](Self::replan) does. Returns the new plan only if it is better than the present plan.
     ///
     /// # Errors
     ///
@@ -99,15 +100,15 @@ impl Model {
         Ok(self.better(self.replan()?))
     }
 
-    /// The plan with its gain, if it is better than the model's present one.
+    /// The plan with its gain, if it is better than the model's present plan.
     pub(crate) fn better(&self, plan: Plan) -> Option<BetterPlan> {
         let gain = gain(&self.placement(), self.seconds_today(), &plan);
         (gain > 0.0).then_some(BetterPlan { plan, gain })
     }
 
-    /// Predicted seconds of the present plan's workload, with the locality of experts that was measured since the plan
-    /// was made. A new plan uses the same locality, so the two can be compared. `None` if there is no measurement, or
-    /// if nothing can be predicted.
+    /// The seconds that the present plan is now predicted to take for its workload, with the locality of experts that
+    /// was measured since the plan was made. A new plan uses the same locality, so the two can be compared. `None` if
+    /// there is no measurement, or if nothing can be predicted.
     fn seconds_today(&self) -> Option<f64> {
         let plan = self.placement();
         if plan.moe_cache.is_none() || self.counters().expert_locality().is_none() {
@@ -136,7 +137,7 @@ impl Model {
         }
     }
 
-    /// The machine as it would be if the model were released. The bytes that llama.cpp reports for the model count as
+    /// The machine as it would be if the model were released: the bytes that llama.cpp reports for the model count as
     /// free. The bytes of the prompt store count as free up to the limit that plans reserve for it. The driver's own
     /// memory does not count as free.
     #[must_use]
@@ -152,7 +153,7 @@ impl Model {
             .collect();
         // A mapped file lies in the page cache, which counts as available already.
         let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
-        // A projector's file is read, and not mapped.
+        // The file of a projector is read and not mapped.
         let of_companion = |companion: &&PlannedCompanion| match companion.role {
             CompanionRole::Draft => unmapped(companion.bytes.host, mapped),
             _ => companion.bytes.host.total(),
@@ -162,8 +163,8 @@ impl Model {
         released(machine, &on_gpus, on_host.saturating_add(self.stored(on_host)))
     }
 
-    /// Bytes of host memory that the prompt store takes now, at most the number that plans reserve for it. `loaded` are
-    /// the bytes of the model itself that are not a mapped file.
+    /// Bytes of host memory that the prompt store takes now, but at most the number that plans reserve for it. `loaded`
+    /// is the number of bytes of the model itself that are not in a mapped file.
     fn stored(&self, loaded: u64) -> u64 {
         let Some(store) = &self.options().prompt_store else { return 0 };
         let taken = match self.worker_id() {
@@ -176,21 +177,23 @@ impl Model {
         taken.min(store.options().reserved())
     }
 
-    /// Re-places the model: releases it and loads it again by this plan. Without a plan, makes one for the memory that
-    /// is then free. All clones follow; calls on them wait until the model is loaded. If memory runs short, further
-    /// plans are tried as in the first load, and the [report](Self::report) lists them.
+    /// Re-places the model: releases it and loads it again by this plan. If no plan is passed, makes a plan for the
+    /// memory that is free after the release. All clones of this handle then refer to the new placement, and calls on
+    /// them wait until the model is loaded. If memory runs short, further plans are tried as in the first load, and the
+    /// [report](Self::report) lists the attempts.
     ///
     /// # Errors
     ///
-    /// With these errors, the model stays where it is: [`Error::Busy`] while a stream of this model lives,
-    /// [`Error::NativeHeld`] while other objects use the native model, and the errors of [`replan`](Self::replan) for a
-    /// working model without another plan. Any other error is one of [`ModelBuilder::load`](super::ModelBuilder::load).
-    /// The model is then unloaded, and streams fail with [`Error::NotLoaded`] until a re-placement succeeds.
+    /// After the following errors, the model stays where it is: [`Error::Busy`] while a stream of this model lives,
+    /// [`Error::NativeHeld`] while other objects use the native model, and the errors of [`replan`](Self::replan) if no
+    /// plan was passed and the model is loaded. Any other error is an error of
+    /// [`ModelBuilder::load`](super::ModelBuilder::load). The model is then unloaded, and streams fail with
+    /// [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_in_worker() {
             return self.replace_in_worker(plan);
         }
-        // This check comes before anything is released.
+        // If no plan can be made, this fails before anything is released.
         match plan.is_none() && self.native().is_ok() {
             true => drop(self.replan()?),
             false => drop(self.read_again()?),
@@ -201,12 +204,12 @@ impl Model {
         Ok(())
     }
 
-    /// Takes the context, if present, and drops it. Fails if anything else still uses the native model.
+    /// Takes the context, if there is one, and drops it. Fails if anything else still uses the native model.
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
         let slot = self.slot()?;
         match slot.take_any() {
             Ok(Some((context, contents))) => {
-                // The slot, its adapters and the context's vocabulary do not count as other holders.
+                // The slot, its adapters and the context's vocabulary are not counted as other holders.
                 let holders = context.model().holders().saturating_sub(slot.holders().saturating_add(1));
                 if holders > 0 {
                     slot.give_back(context, contents);
@@ -215,15 +218,15 @@ impl Model {
                 Ok(())
             }
             Ok(None) => Err(Error::Busy),
-            // The model is not loaded, or its context failed.
+            // The model is not loaded, or its context has failed.
             Err(_) => Ok(()),
         }
     }
 
-    /// Releases the model and loads it again by this plan. The caller had borrowed the context and has dropped it.
-    /// Without a plan, this makes one for the memory that is then free, with [room for `tokens`
-    /// tokens](Self::replan_for). If the plan has two placements by depth, the placement for `live` tokens is loaded.
-    /// Returns the new context, lent to the caller. After an error, the model is unloaded.
+    /// Releases the model and loads it again by this plan. The caller had borrowed the context and has dropped it. If
+    /// no plan is passed, makes a plan for the memory that is free after the release, with [room for `tokens`
+    /// tokens](Self::replan_for). If the plan has two placements by depth, the placement for `live` live tokens is
+    /// loaded. Returns the new context, lent to the caller. After an error, the model is unloaded.
     pub(crate) fn reload(&self, plan: Option<Plan>, (tokens, live): (u32, u32)) -> Result<Context, Error> {
         let slot = self.slot()?;
         slot.release();
@@ -249,12 +252,12 @@ impl Model {
     }
 
     /// Requests a re-placement before the next token. Streams in this process and sessions check for a request after
-    /// each token. An [`Engine`](crate::generate::Engine) also checks while idle. Streams, engines and embedders of a
-    /// model in a worker check when they begin. A later request replaces an earlier one.
+    /// each token. An [`Engine`](crate::generate::Engine) also checks while idle. If the model is in a worker, its
+    /// streams, engines and embedders check when they begin. A later request replaces an earlier one.
     ///
     /// A refused request leaves the generation unchanged.
-    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) gives the reason; for a model in a worker,
-    /// the log does.
+    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) has the reason. If the model is in a worker,
+    /// the log has the reason..
     pub fn request_replace(&self, replacement: Replacement) {
         self.requests().ask(replacement);
     }
@@ -270,7 +273,7 @@ impl Model {
         }
     }
 
-    /// Carries out a request while nothing is generated.
+    /// Carries out a request while nothing is being generated.
     pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
         match replacement {
             Replacement::Replan => self.replace(None),
@@ -306,7 +309,7 @@ impl Model {
     }
 }
 
-/// The machine with these bytes of its devices and of the host free again.
+/// The machine after these bytes of its devices and of the host have become free again.
 fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u64) -> Machine {
     let host = &mut machine.host;
     let most = host.usable_total();
@@ -327,7 +330,7 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
     machine
 }
 
-/// Bytes on the host beside a mapped file of `mapped` bytes. Rearranged weights lie in ordinary memory.
+/// The bytes on the host that are not in a mapped file of `mapped` bytes. Rearranged weights are in ordinary memory.
 fn unmapped(held: Footprint, mapped: u64) -> u64 {
     held.total().saturating_sub(held.weights.min(mapped))
 }
@@ -341,14 +344,14 @@ fn anonymous_memory(process: u32) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Free bytes after releasing `held`; a total of 0 is unknown.
+/// The free bytes after `held` bytes were released. A `total` of 0 means that the total is unknown.
 const fn with(free: u64, held: u64, total: u64) -> u64 {
     let sum = free.saturating_add(held);
     if total > 0 && sum > total { total } else { sum }
 }
 
-/// The gain of another plan over the loaded plan. `today` is the time of the loaded plan's workload in seconds; `None`
-/// means the time that it predicted itself.
+/// The gain of another plan over the loaded plan. `today` is the number of seconds that the loaded plan takes for its
+/// workload. `None` means the number that the plan itself predicted.
 fn gain(loaded: &Plan, today: Option<f64>, other: &Plan) -> f64 {
     match (today.or_else(|| loaded.workload_seconds()), other.workload_seconds()) {
         (Some(now), Some(then)) if then > 0.0 => now / then - 1.0,
@@ -371,7 +374,7 @@ mod tests {
         assert!((gain(&loaded, None, &other) - 0.25).abs() < 1e-9);
         assert!(gain(&other, None, &loaded) < 0.0);
         assert!(gain(&loaded, None, &loaded) <= 0.0);
-        // The time by today's knowledge counts, and not the first prediction.
+        // The gain follows the time that is known today, and not the first prediction.
         let today = loaded.workload_seconds().map(|seconds| seconds / 1.25);
         assert!(gain(&loaded, today, &other).abs() < 1e-9);
         (other.speed, other.n_gpu_layers) = (None, loaded.n_gpu_layers + 11);

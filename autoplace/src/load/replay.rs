@@ -1,4 +1,5 @@
-//! Follows a saved plan exactly, after checking it against the model, the present machine, and llama.cpp's account.
+//! Follows a saved plan exactly, after checking it against the model, the present machine, and the bytes that llama.cpp
+//! counts.
 
 use super::Error;
 use super::devices::gpu_of;
@@ -10,8 +11,8 @@ use crate::machine::{Gpu, Machine};
 use crate::plan::{self, MachineChange, Plan, Probe, SavedPlan, SavedPlanError};
 use crate::profile::ModelProfile;
 
-/// Checks a saved plan against the model, the present machine, and llama.cpp's account. Returns the plan, its machine,
-/// and the lease on its GPUs. A plan that does not match is refused.
+/// Checks a saved plan against the model, the present machine, and the bytes that llama.cpp counts. Returns the plan,
+/// its machine, and the lease on its GPUs. A plan that does not match is refused.
 pub(super) fn follow(
     options: &LoadOptions,
     saved: &SavedPlan,
@@ -33,7 +34,7 @@ pub(super) fn follow(
     let (machine, lease) = options.leased_machine(false, progress)?;
     let mut plan = saved.plan.clone();
     let mut changes = saved.changes(&machine);
-    // The plan may come from another version of llama.cpp, so the accounts are compared too.
+    // The plan may come from another version of llama.cpp, so the bytes that llama.cpp counts are compared too.
     if changes.is_empty() {
         changes = probed(&plan, &machine, &probe)?;
     }
@@ -57,7 +58,8 @@ pub(super) fn follow(
     Ok((plan, machine, lease))
 }
 
-/// The reasons why a placement cannot be followed. They result from llama.cpp's account of it on this machine.
+/// The reasons why a placement cannot be followed. They result from the bytes that llama.cpp counts for it on this
+/// machine.
 fn probed(plan: &Plan, machine: &Machine, probe: &impl Probe) -> Result<Vec<MachineChange>, Error> {
     let gpus: Vec<&Gpu> = plan.gpus().filter_map(|placement| gpu_of(machine, placement)).collect();
     let footprints = probe

@@ -1,4 +1,4 @@
-//! The report of a load: the plan, the accounts of llama.cpp and of the devices, and all attempts.
+//! The report of a load: the plan, the bytes that llama.cpp and the devices report, and all attempts.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,17 +24,17 @@ pub struct LoadReport {
     /// The host.
     pub host: HostReport,
     /// The projector's allocations, if the model has a projector. [`Plan::companions`](crate::plan::Plan::companions)
-    /// has the planned bytes.
+    /// contains the planned bytes.
     pub projector: Option<ProjectorReport>,
     /// The computation that verified the load.
     pub warm_up: WarmUp,
     /// The threads that the CPU uses.
     pub threads: Threads,
-    /// Every attempt; the last one succeeded.
+    /// Every attempt. The last attempt succeeded.
     pub attempts: Vec<Attempt>,
     /// The reason why other loads could not see which GPUs this load uses; `None` if it had a lease.
     pub unleased: Option<String>,
-    /// Further notes for people.
+    /// Further notes, for people to read.
     pub notes: Vec<String>,
     /// Duration of the successful attempt: reading the weights, creating the contexts, and the warm-up.
     pub time: Duration,
@@ -50,29 +50,30 @@ pub struct GpuReport {
     pub device: String,
     /// The GPU's display name.
     pub name: String,
-    /// Layers on the GPU, including the output layer.
+    /// The number of layers on the GPU, including the output layer.
     pub layers: u32,
-    /// Footprint in the plan.
+    /// The bytes that the plan needs on the GPU.
     pub planned: Footprint,
-    /// Headroom in the plan.
+    /// The headroom that the plan leaves.
     pub headroom: HeadroomParts,
     /// Additional bytes that were left free because earlier attempts had failed on this GPU.
     pub withheld: u64,
-    /// Allocations by llama.cpp's account, if available, including the warm-up.
+    /// The bytes that llama.cpp reports as allocated after the warm-up, if it reports them.
     pub allocated: Option<Footprint>,
     /// The growth of `allocated` after the context was created, from compute buffers that llama.cpp does not reserve
     /// itself.
     pub grown: u64,
-    /// Bytes free before the load, if the device reports them.
+    /// Free bytes before the load, if the device reports them.
     pub before: Option<u64>,
     /// Bytes free after the load and before the first computation.
     pub loaded: Option<u64>,
     /// Bytes free after the warm-up.
     pub used: Option<u64>,
-    /// The reason why not only this load may have changed the free bytes; `None` if there is no such reason.
+    /// The reason why something other than this load may also have changed the free bytes; `None` if there is no such
+    /// reason.
     #[serde(rename = "doubt")]
     pub unreliable: Option<NotLearnedReason>,
-    /// Memory that driver and pools took beside the buffers, or the reason why it is unknown.
+    /// The memory that driver and pools took in addition to the buffers, or the reason why this memory is unknown.
     pub learned: Result<LearnedHeadroom, NotLearnedReason>,
 }
 
@@ -80,15 +81,15 @@ pub struct GpuReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HostReport {
-    /// Footprint in the plan.
+    /// The bytes that the plan needs on the host.
     pub planned: Footprint,
-    /// Allocations by llama.cpp's account, without the buffer of logits. A mapped file counts with the data of its
-    /// weights.
+    /// The bytes that llama.cpp reports as allocated, without the buffer of logits. Of a mapped file, the data of the
+    /// weights is counted.
     pub allocated: Footprint,
 }
 
-/// A projector after a load, by llama.cpp's account: its weights, and its buffers for the largest image. Sizes in
-/// bytes.
+/// The bytes that llama.cpp reports for a projector after a load: its weights, and its buffers for the largest image.
+/// Sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProjectorReport {
@@ -102,14 +103,14 @@ pub struct ProjectorReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WarmUp {
-    /// The requested extent of the computation.
+    /// How much was to be computed.
     pub verify: Verify,
     /// Number of computed tokens.
     pub tokens: u64,
     /// The last position.
     pub last_position: u32,
-    /// Bytes by which compute buffers grew during the warm-up although they had been reserved. For later texts, see
-    /// [`Statistics::buffer_growth`](crate::generate::Statistics::buffer_growth).
+    /// Bytes by which compute buffers grew during the warm-up although they had been reserved. The growth during later
+    /// texts is in [`Statistics::buffer_growth`](crate::generate::Statistics::buffer_growth).
     #[serde(default)]
     pub buffer_growth: u64,
     /// How often the warm-up had to reserve a graph again.
@@ -117,11 +118,11 @@ pub struct WarmUp {
     pub reallocations: u32,
     /// The reason why nothing was computed; `None` if the warm-up ran.
     pub skipped: Option<String>,
-    /// Duration, including the reservation of buffers.
+    /// The duration, including the reservation of buffers.
     pub time: Duration,
 }
 
-/// The reason why a load learned nothing about a GPU's driver and pools.
+/// The reason why a load could not measure the memory of a GPU's driver and pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -133,7 +134,7 @@ pub enum NotLearnedReason {
     /// that model.
     #[error("an earlier model of this process used it")]
     NotFirst,
-    /// The GPU has one layer, which may be the output layer alone.
+    /// The GPU has one layer, which may be just the output layer.
     #[error("it has a single layer, which does not represent others")]
     OneLayer,
     /// The GPU uses the host's memory, which other programs change too.
@@ -142,8 +143,8 @@ pub enum NotLearnedReason {
     /// The GPU is on another machine, whose driver is unknown here.
     #[error("it is on another machine with an unknown driver")]
     Remote,
-    /// NVIDIA's list of the programs on the GPU, or of their sizes, has changed since the load began. In a container,
-    /// this process itself may appear there as another program.
+    /// The programs on the GPU in NVIDIA's list, or their sizes, have changed since the load began. In a container,
+    /// this process itself may appear in that list as another program.
     #[error("other programs took or released memory meanwhile")]
     OtherPrograms,
     /// The free memory changed in a way that this load cannot explain: it grew, or it shrank by several times the
@@ -175,13 +176,13 @@ impl GpuReport {
         self.allocated.unwrap_or_default().total().saturating_sub(self.planned.total())
     }
 
-    /// Bytes taken beyond the plan's footprint and headroom. A load is judged by this number. If the device's free
-    /// memory is unreliable, llama.cpp's own account is used.
+    /// Bytes taken beyond the plan's footprint and headroom. This number decides whether the load is kept. If the
+    /// device's free memory is unreliable, the bytes that llama.cpp reports are used.
     pub fn difference(&self) -> u64 {
         self.counted().saturating_sub(self.planned.total().saturating_add(self.left()))
     }
 
-    /// Bytes that the plan left free: its headroom, and the bytes withheld after earlier attempts.
+    /// Bytes that the plan left free: the headroom, and the bytes that were withheld after earlier attempts.
     pub(super) const fn left(&self) -> u64 {
         self.headroom.total().saturating_add(self.withheld)
     }
@@ -329,9 +330,9 @@ mod tests {
             (used(100), 0),
             (used(99), 1),
             (used(0), 100),
-            // Bytes withheld after earlier attempts were left free too.
+            // Bytes that were withheld after earlier attempts were left free too.
             (GpuReport { withheld: mib(70), ..used(0) }, 30),
-            // Changes by other programs do not count; llama.cpp's own account does.
+            // Changes by other programs do not count; the bytes that llama.cpp reports do.
             (unreliable(), 0),
             (GpuReport { allocated, ..unreliable() }, 10),
             // A device without a report is not measured.

@@ -13,7 +13,7 @@ use crate::sync::lock;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Replacement {
-    /// Uses a new plan for the memory that is free once the model is released.
+    /// Uses a new plan for the memory that is free after the model was released.
     Replan,
     /// Uses this plan.
     By(Box<Plan>),
@@ -28,8 +28,8 @@ pub enum Replacement {
     },
 }
 
-/// A requested re-placement that is carried out between two tokens. The check for a request costs one load of a flag
-/// per token.
+/// A requested re-placement that is carried out between two tokens. To check for a request costs one read of a flag per
+/// token.
 #[derive(Debug, Default)]
 pub(crate) struct Requested {
     waiting: AtomicBool,
@@ -44,7 +44,7 @@ struct Held {
 }
 
 impl Requested {
-    /// Sets the request, in place of an earlier one.
+    /// Sets the request. It replaces an earlier request.
     pub(super) fn ask(&self, replacement: Replacement) {
         let mut held = lock(&self.held);
         held.replacement = Some(replacement);
@@ -56,7 +56,7 @@ impl Requested {
         }
     }
 
-    /// Sets the waker that a request notifies.
+    /// Sets the waker that is woken by a request.
     pub(crate) fn listen(&self, listener: Option<Waker>) {
         let before = std::mem::replace(&mut lock(&self.held).listener, listener);
         // Dropping a waker runs foreign code, so the lock is released first.

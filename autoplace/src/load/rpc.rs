@@ -10,19 +10,20 @@ use super::Error;
 use crate::machine::{Gpu, GpuKind, UnusedGpu, UnusedReason};
 use crate::worker::{Isolation, WorkerProcess};
 
-/// The rpc-servers of a load.
+/// The rpc-servers that a load may use.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Servers {
     /// Endpoints as the caller wrote them.
     pub(super) endpoints: Vec<String>,
-    /// Whether they may be on other machines.
+    /// Whether the servers may be on other machines.
     pub(super) trusted: bool,
-    /// Whether the load continues without a server that does not answer. This is set after a worker has died.
+    /// Whether the load continues if a server does not answer. This is set after a worker has died.
     pub(super) may_be_gone: bool,
 }
 
 impl Servers {
-    /// The isolation of a load with these servers. Refuses servers on other machines unless the network is trusted.
+    /// The isolation that a load with these servers needs. Fails if a server is on another machine, unless the network
+    /// is trusted.
     pub(super) fn isolation(&self, isolation: Isolation) -> Result<Isolation, Error> {
         let outside = |endpoint: &&String| !self.trusted && !is_loopback(endpoint);
         if let Some(endpoint) = self.endpoints.iter().find(outside) {

@@ -11,7 +11,7 @@ use super::options::Verify;
 use super::{Error, warm_up};
 use crate::sync::lock;
 
-/// Holds the native model, and its context while it is not lent.
+/// Contains the native model, and also its context while the context is not lent.
 #[derive(Debug)]
 pub(crate) struct ContextSlot {
     held: Mutex<Held>,
@@ -29,7 +29,7 @@ struct Held {
     /// The model and the parameters of its context; `None` after a re-placement that failed.
     native: Option<Native>,
     context: State,
-    /// The drafters while they are not lent.
+    /// The drafters, while they are not lent.
     drafts: Drafts,
 }
 
@@ -38,7 +38,7 @@ struct Held {
 enum State {
     Ready(Context, Contents),
     Lent,
-    /// The context failed and has not been created again.
+    /// The context has failed, and has not been created again.
     #[default]
     Missing,
 }
@@ -46,10 +46,11 @@ enum State {
 /// The content of a context that is not lent.
 #[derive(Debug, Default)]
 pub(crate) enum Contents {
-    /// Unknown: the context must be cleared.
+    /// The content is unknown, so the context must be cleared.
     #[default]
     Unknown,
-    /// Known: exactly these sequences, least recently used first, and the checkpoints of their tokens.
+    /// The content is known: exactly these sequences, the least recently used first, and the checkpoints of their
+    /// tokens.
     Idle(Vec<Remembered>, Vec<Checkpoint>),
 }
 
@@ -57,19 +58,19 @@ pub(crate) enum Contents {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) seq: SeqId,
-    /// The adapters of the tokens.
+    /// The adapters with which the tokens were computed.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
     /// The pictures and sounds whose rows are among the tokens.
     pub(crate) marks: Marks,
-    /// Whether the prompt store holds the sequence, or cannot hold more of it.
+    /// Whether the prompt store contains the sequence, or cannot store more of it.
     pub(crate) is_stored: bool,
 }
 
-/// A saved state of a memory that cannot go back by itself, after these tokens.
+/// The state after these tokens, saved because the memory of the model cannot return to it by itself.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    /// The adapters of the tokens.
+    /// The adapters with which the tokens were computed.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
     /// The pictures and sounds whose rows are among the tokens.
@@ -102,8 +103,8 @@ impl ContextSlot {
         own + held.drafts.holders()
     }
 
-    /// Lends the context with its content for this purpose; `None` while it is lent already. A context that failed is
-    /// created again.
+    /// Lends the context with its content for this purpose; `None` if the context is already lent. If the context has
+    /// failed, it is created again.
     pub(super) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
         let embeds = match &lock(&self.held).native {
             Some(native) => native.params.embeddings,
@@ -125,7 +126,7 @@ impl ContextSlot {
                 Ok(None)
             }
             State::Ready(mut context, contents) if context.is_usable() => {
-                // A late abort of the last user must not affect this one.
+                // A late abort by the last user must not affect the present user.
                 context.clear_abort();
                 held.context = State::Lent;
                 Ok(Some((context, contents)))
@@ -143,7 +144,7 @@ impl ContextSlot {
         }
     }
 
-    /// Applies this set of adapters to a lent context, unless the context has it already. A change frees the compute
+    /// Applies this set of adapters to a lent context, unless it is applied already. A change frees the compute
     /// buffers. They are reserved again for only a few numbers of tokens, because a text is waiting.
     pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
         let held = lock(&self.held);

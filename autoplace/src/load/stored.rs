@@ -1,4 +1,4 @@
-//! The key of a model's texts in a prompt store. It contains everything on which a stored text depends, besides the
+//! The key of a model's texts in a prompt store. The key contains everything on which a stored text depends, except the
 //! tokens.
 
 use std::fs::{self, File};
@@ -28,14 +28,14 @@ pub(crate) struct ModelStore {
     /// recurrent state.
     pub(crate) needs_rest: bool,
     /// Identifies the projector and its limits for pictures; 0 without a projector. A text without pictures does not
-    /// depend on it.
+    /// depend on this number.
     pub(crate) projector: Id,
     /// The part of the key that describes files and formats, without the scales of adapters.
     key: String,
 }
 
 impl ModelStore {
-    /// The key of texts with this set of adapters.
+    /// The key of texts that are computed with this set of adapters.
     pub(crate) fn key(&self, scales: &Scales) -> String {
         format!("{}; scales {:?}", self.key, scales.bits())
     }
@@ -73,7 +73,8 @@ impl Model {
         Some(ModelStore { store, label: header.title().unwrap_or_default(), needs_rest, projector, key })
     }
 
-    /// The store of what a draft model's context holds. `None` without a store, and if the file cannot be read.
+    /// The store for the content of a draft model's context. `None` if there is no store, or if the draft's file cannot
+    /// be read.
     pub(crate) fn draft_store(&self, draft: &Draft) -> Option<ModelStore> {
         let (store, path) = (self.options().prompt_store.clone()?, self.options().draft.as_ref()?);
         let file = self.file_key(&store, path);
@@ -102,7 +103,7 @@ impl Model {
         Some(ModelStore { needs_rest: true, projector: 0, key: format!("{}; a block of several tokens", of.key), ..of })
     }
 
-    /// Frees memory of the prompt store if the host has less free memory than the margin that plans leave.
+    /// Frees memory of the prompt store if the host's free memory is less than the margin that plans leave.
     pub(crate) fn relieve_host(&self) {
         if let Some(store) = &self.options().prompt_store
             && store.is_opened()
@@ -112,8 +113,9 @@ impl Model {
         }
     }
 
-    /// Identifies the files of the model and of its adapters. If the store has a folder, so that texts outlive the
-    /// process, the files are identified by their bytes, and otherwise by their names, lengths and times.
+    /// A text that identifies the files of the model and of its adapters. If the store has a folder, so that stored
+    /// texts outlive the process, the files are identified by their bytes. Otherwise they are identified by their
+    /// names, lengths and times.
     fn files_key(&self, store: &PromptStore) -> io::Result<String> {
         let adapters = &self.options().adapters;
         let header = self.header().map_err(io::Error::other)?;
@@ -130,7 +132,7 @@ impl Model {
         Ok(key)
     }
 
-    /// Identifies a file, by its bytes if the store has a folder.
+    /// A text that identifies a file. If the store has a folder, it identifies the file by its bytes.
     fn file_key(&self, store: &PromptStore, path: &Path) -> io::Result<String> {
         let stamp = stamp(path)?;
         match store.options().folder {
@@ -139,7 +141,7 @@ impl Model {
         }
     }
 
-    /// Identifies the projector and the limits of its pictures; 0 without a projector.
+    /// A number that identifies the projector and its limits for pictures; 0 without a projector.
     fn projector_key(&self, store: &PromptStore) -> io::Result<Id> {
         let Some(path) = self.options().mmproj.as_ref().filter(|_| self.has_projector()) else { return Ok(0) };
         let key = format!("{}; {:?}", self.file_key(store, path)?, self.options().image_max_tokens);
@@ -165,18 +167,18 @@ impl Model {
     }
 }
 
-/// Whether a state has a part that belongs to all of its tokens together: windows and recurrent states are written
-/// whole, with the number of caches.
+/// Whether a state has a part that belongs to all of its tokens together: windows and recurrent states are written as a
+/// whole.
 fn needs_rest(model: &llama_sys::Model) -> bool {
     model.n_swa() > 0 || model.is_recurrent() || model.is_hybrid()
 }
 
-/// Identifies who wrote the bytes of a piece: our format, and llama.cpp's.
+/// A text that identifies the formats of a piece's bytes: our format, and llama.cpp's format.
 fn versions(format: u32) -> String {
     format!("pieces {format}; llama.cpp {}", llama_sys::build_info().llama_cpp)
 }
 
-/// Bytes that a plan leaves of the host.
+/// The bytes of the host's memory that a plan leaves free.
 pub(crate) fn host_margin(host: &Host) -> u64 {
     Headroom::of_host(host, &PeakSizes::default(), false, 0).margin
 }

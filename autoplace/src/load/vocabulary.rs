@@ -1,7 +1,7 @@
 //! A model's vocabulary in llguidance's form: the bytes of every token, as a tree.
 //!
-//! The tree is built once per model, which takes tens of milliseconds for a large vocabulary. It is independent of the
-//! loaded model.
+//! The tree is built once per model, which takes tens of milliseconds for a large vocabulary. The tree does not refer
+//! to the loaded model.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,8 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokRxInfo, TokTrie, TokenId};
 use toktrie::{ApproximateTokEnv, TokEnv};
 
-/// Longer tokens are never allowed. The tree cannot contain tokens of more than 1024 bytes, and no text needs them.
+/// Tokens with more bytes than this are never allowed. The tree cannot contain tokens of more than 1024 bytes, and no
+/// text needs them.
 const MAX_TOKEN_BYTES: usize = 512;
 
 /// Precedes the text of a control token. JSON never contains this character.
@@ -56,7 +57,7 @@ impl From<String> for Unreadable {
 debug_with!(Vocabulary: control);
 
 /// The bytes of every token; empty for tokens that are not text. With `are_marks`, a control token becomes its text
-/// behind [`CONTROL`]. Also returns the texts of those control tokens.
+/// after [`CONTROL`]. Also returns the texts of those control tokens.
 pub(crate) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec<String>), llama_sys::Error> {
     let mut words = Vec::with_capacity(vocab.n_tokens() as usize);
     let mut control = Vec::new();
@@ -103,8 +104,8 @@ impl Vocabulary {
         Self::read(vocab, false)
     }
 
-    /// The same vocabulary with control tokens as marks of tool calls. It is read on first use, like [`new`](Self::new)
-    /// reads this one.
+    /// The same vocabulary with control tokens as marks of tool calls. It is read on first use, in the same way as in
+    /// [`new`](Self::new).
     pub(crate) fn with_marks(&self, vocab: &Vocab) -> Result<Arc<Self>, Unreadable> {
         if let Some(made) = self.with_marks.get() {
             return Ok(Arc::clone(made));
@@ -140,7 +141,8 @@ impl Vocabulary {
             mask
         };
         let is_end = |token| vocab.is_eog(token as Token);
-        // The model chooses the tokenization of forced text, as in llama.cpp, so no tokenizer is needed.
+        // If the constraint forces a text, the model still chooses its tokenization, as in llama.cpp. So no tokenizer
+        // is needed.
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(tree));
         let slices = SlicedBiasComputer::general_slices();
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);

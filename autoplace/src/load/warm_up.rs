@@ -2,9 +2,9 @@
 //! of their buffers, and the free bytes before and after the first computations.
 //!
 //! **Other numbers of tokens.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one token of each
-//! sequence. Numbers in between may need more memory (docs/load-contract.md), so they are reserved too ([`reserve`]),
-//! at the full length of the context. If each of several sequences has its own cache, the graph of a single sequence
-//! cannot be reserved. It is computed once.
+//! sequence. Numbers in between may need more memory (docs/load-contract.md), so further numbers are reserved too
+//! ([`reserve`]), at the full length of the context. If each of several sequences has its own cache, the graph of a
+//! single sequence cannot be reserved. Instead, such a graph is computed once.
 //!
 //! A context for embeddings computes the largest batch of whole texts, and one text alone.
 
@@ -45,7 +45,7 @@ pub(super) struct WarmedUp {
 ///
 /// # Errors
 ///
-/// Fails if llama.cpp has no room or fails to compute, or if the caller cancels.
+/// Fails if llama.cpp has no memory or cannot compute, or if the caller cancels the load.
 pub(super) fn warm_up(
     context: &mut Context,
     mut heads: Option<&mut Context>,
@@ -92,10 +92,10 @@ pub(super) fn warm_up(
     Ok(WarmedUp { warm_up, at_first, reserved, loaded, allocated, used })
 }
 
-/// If GPUs compute, reserves compute buffers for further numbers of tokens, beside those of llama.cpp itself. These are
-/// a half, a quarter and an eighth of a batch, each of these numbers minus one, and the largest number of tokens that
-/// GPUs leave to the CPU. One is subtracted because a power of two is often also a width of the model; its graph can
-/// then reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves for all numbers.
+/// If GPUs compute, reserves compute buffers for more numbers of tokens than llama.cpp itself does. These are a half, a
+/// quarter and an eighth of a batch, each of these three numbers minus one, and the largest number of tokens that GPUs
+/// leave to the CPU. One is subtracted because a power of two is often also a width of the model; its graph can then
+/// reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves buffers for all numbers.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());
@@ -122,8 +122,8 @@ fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> 
     both().map(|breakdown| footprints(&breakdown, devices)).unwrap_or_default()
 }
 
-/// Computes with the block for multi-token prediction as in later use: first the maximum number of tokens of one
-/// computation, then one token with its prediction. The context is empty afterwards.
+/// Computes with the block for multi-token prediction as it will be used later. The first computation has the maximum
+/// number of tokens; the second has one token and its prediction. The context is empty afterwards.
 fn predict(heads: &mut Context) -> Result<(), Error> {
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1).max(1);
     let n_vocab = heads.model().vocab().n_tokens().max(1);
@@ -169,8 +169,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Computes the maximum number of tokens of one computation, over all sequences, and one token after them. When
-    /// embedding, each sequence gets one text and no further token.
+    /// Computes the maximum number of tokens of one computation, spread over all sequences, and then one more token.
+    /// When embedding, each sequence gets one text and no further token.
     fn largest_batch(&mut self) -> Result<(), Error> {
         let (most, length, embeds) = (self.n_tokens(), self.length(), self.context.embeds());
         let each = most.div_ceil(self.sequences()).max(1);
@@ -187,8 +187,8 @@ impl Run<'_> {
         self.decode(&[(0, if is_full { 0 } else { each })])
     }
 
-    /// Computes one of several sequences alone: first the maximum number of tokens of one computation, then a number of
-    /// tokens that GPUs leave to the CPU.
+    /// If there are several sequences, computes one of them alone. The first computation has the maximum number of
+    /// tokens; the second has a number of tokens that GPUs leave to the CPU.
     fn one_sequence(&mut self) -> Result<(), Error> {
         let most = self.n_tokens().min(self.length());
         for n_tokens in [most, most.min(MAX_NOT_OFFLOADED)] {
@@ -198,7 +198,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Computes all positions of all sequences, the last one by itself.
+    /// Computes all positions of all sequences, and the last position by itself.
     fn whole_context(&mut self) -> Result<(), Error> {
         let sequences = self.sequences();
         let step = (self.context.n_batch() / sequences).max(1);
@@ -236,7 +236,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Clears the context. Encoders keep no state between batches.
+    /// Clears the context. An encoder keeps no state between batches, so nothing is cleared for it.
     fn forget(&mut self) -> Result<(), Error> {
         if self.context.has_memory() {
             self.context.kv_clear()?;

@@ -15,11 +15,11 @@ use super::token_stream::{Source, TokenStream};
 use crate::decode::error::Error;
 use crate::load::AbortHandle;
 
-/// Maximum number of pieces that the thread computes ahead of its reader.
+/// Maximum number of pieces that the separate thread computes ahead of its reader.
 const AHEAD: usize = 64;
 
 /// A [`TokenStream`] or [`ChatStream`](crate::generate::ChatStream) as a `Stream` instead of an iterator, with the same
-/// other methods. Their `into_async` creates one.
+/// methods otherwise. It is created by `into_async` of these two types.
 #[derive(Debug)]
 pub struct AsyncStream<S>(pub(crate) S);
 
@@ -40,7 +40,7 @@ impl<S> DerefMut for AsyncStream<S> {
 impl TokenStream {
     /// Converts the stream into a `Stream` of text for a task. If neither an engine nor a worker computes the text, its
     /// computation moves to a separate thread, which computes at most 64 pieces ahead of the reader. The model's
-    /// context is free once the stream has returned `None`, or soon after the stream is dropped.
+    /// context is free as soon as the stream has returned `None`, or soon after the stream is dropped.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl TokenStream {
         let (handle, has_begun, notify) =
             (self.abort_handle(), Arc::new(AtomicBool::new(false)), Arc::<Notify>::default());
         let (begun, waker) = (Arc::clone(&has_begun), Arc::clone(&notify));
-        // The computation of a prompt is aborted, but never that of a token. An abort leaves the context in an unknown
-        // state, and computing the prompt again would cost more than one token.
+        // The computation of a prompt may be aborted, but never the computation of a token. An abort leaves the context
+        // in an unknown state, and computing the prompt again would cost more than one token.
         let (sender, pieces) = channel(
             AHEAD,
             AbortHandle::new(move || {
@@ -96,7 +96,7 @@ impl TokenStream {
     }
 }
 
-/// The polling task computes the text, unless an engine, a worker or a separate thread does.
+/// The task that polls computes the text, unless an engine, a worker or a separate thread does so.
 impl Stream for TokenStream {
     type Item = Result<String, Error>;
 

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use crate::load::AbortHandle;
 use crate::sync::lock;
 
-/// A queue that counts as full once it holds `ahead` items; the writer may still send more. `writer` is called when
-/// half of the items have been read, when the reader cancels, and when the reader is dropped.
+/// A queue that counts as full as soon as it has `ahead` items. The writer may nevertheless send more. `writer` is
+/// called when half of the items have been read, when the reader cancels, and when the reader is dropped.
 pub(crate) fn channel<T>(ahead: usize, writer: AbortHandle) -> (Sender<T>, Receiver<T>) {
     let queue = Queue { items: VecDeque::new(), ahead: ahead.max(1), reader: None, is_written: true, is_wanted: true };
     let queue = Arc::new(Mutex::new(queue));
@@ -27,7 +27,7 @@ struct Queue<T> {
     is_wanted: bool,
 }
 
-/// The writer's end. After it is dropped, the reader gets `None` behind the last item.
+/// The writer's end. After it is dropped, the reader gets `None` after the last item.
 #[derive(Debug)]
 pub(crate) struct Sender<T>(Arc<Mutex<Queue<T>>>);
 
@@ -48,7 +48,7 @@ impl<T> Sender<T> {
         !lock(&self.0).is_wanted
     }
 
-    /// Whether the queue holds `ahead` unread items.
+    /// Whether the queue has at least `ahead` unread items.
     pub(crate) fn is_full(&self) -> bool {
         let queue = lock(&self.0);
         queue.items.len() >= queue.ahead
@@ -79,7 +79,7 @@ pub(crate) struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Polls for the next item; `None` when all are read and the writer is gone.
+    /// Polls for the next item; `None` if all items were read and the writer is gone.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         let mut queue = lock(&self.queue);
         if let Some(item) = queue.items.pop_front() {
@@ -100,7 +100,7 @@ impl<T> Receiver<T> {
         Poll::Pending
     }
 
-    /// Returns a handle that stops the sender. Items that were already sent can still be read.
+    /// Returns a handle that tells the sender to stop. Items that were already sent can still be read.
     pub(crate) fn canceller(&self) -> AbortHandle
     where
         T: Send + 'static,

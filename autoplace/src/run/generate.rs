@@ -8,13 +8,13 @@ use crate::decode::error::Error;
 use crate::decode::request::GenerateRequest;
 
 impl GenerateRequest {
-    /// Checks the request and returns the stream. The first `next` starts the computation; a worker starts at once.
+    /// Checks the request and returns the stream. The computation starts with the first call of `next`. A model in a
+    /// worker starts at once.
     ///
     /// # Errors
-    ///
     /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::CannotShift`],
     /// [`Error::NotGenerative`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another
-    /// stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
+    /// stream or session of this model exists; [`Error::Native`] for a sampling parameter out of range,
     /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
     /// died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
@@ -28,8 +28,8 @@ impl GenerateRequest {
         Ok(TokenStream::new(Source::Local(Box::new(session)), progress))
     }
 
-    /// Generates the whole text. A text that `max_tokens` or a full context has cut may read like a whole one.
-    /// [`TokenStream::into_text`] also returns the reason of the end, and
+    /// Generates the whole text. If `max_tokens` or a full context has cut the text off, the text may nevertheless look
+    /// complete. [`TokenStream::into_text`] also returns why the text ended, and
     /// [`WhenFull::Error`](crate::generate::WhenFull::Error) makes a full context an error.
     ///
     /// # Errors

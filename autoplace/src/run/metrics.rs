@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Waiting texts: new requests and suspended texts.
+    /// The number of waiting texts: new requests, and texts that were suspended.
     pub queued: usize,
-    /// Texts with a sequence. For a model in a worker, texts whose first token has arrived.
+    /// The number of texts that have a sequence. For a model in a worker, the number of texts whose first token has
+    /// arrived.
     pub running: usize,
-    /// Generated tokens, without end-of-generation tokens.
+    /// The number of generated tokens, without end-of-generation tokens.
     pub generated_tokens: u64,
-    /// Tokens of all prompts that have begun.
+    /// The number of tokens of all prompts that have begun.
     pub prompt_tokens: u64,
-    /// Prompt tokens that the context held already.
+    /// The number of prompt tokens that the context already held.
     pub cached_tokens: u64,
 }

@@ -13,7 +13,7 @@ use crate::decode::error::Error;
 use crate::load::Model;
 use crate::sync::lock;
 
-/// Decides about unfinished texts when an engine shuts down.
+/// What happens to unfinished texts when an engine shuts down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Shutdown {
     /// Finishes all accepted texts.
@@ -29,17 +29,17 @@ pub enum Shutdown {
 #[derive(Debug)]
 pub(crate) struct Places {
     model: Model,
-    /// Maximum number of waiting texts, in addition to the running ones.
+    /// Maximum number of waiting texts, in addition to the running texts.
     queue: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Sequences of the engine's own context. `None` for a model in a worker, where the number comes from the model's
-    /// plan.
+    /// The number of sequences in the engine's own context. `None` for a model in a worker, where the number comes from
+    /// the model's plan.
     sequences: Option<usize>,
-    /// Texts that were accepted and have not ended.
+    /// The number of texts that were accepted and have not ended.
     accepted: usize,
     /// Callers that wait for a place, by ticket.
     line: BTreeMap<u64, Waker>,
@@ -53,12 +53,12 @@ impl Places {
         Arc::new(Self { model: model.clone(), queue, state: Mutex::new(state) })
     }
 
-    /// Waits for a place in the order of the calls. Without `waits`, fails at once when there is none.
+    /// Waits for a place in the order of the calls. If `waits` is false, fails at once if no place is free.
     pub(crate) fn turn(self: &Arc<Self>, waits: bool) -> Turn {
         Turn { places: Arc::clone(self), waits, ticket: None }
     }
 
-    /// Maximum number of texts at once: running and waiting.
+    /// The maximum number of texts at once, both running and waiting.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity_of(&lock(&self.state))
     }
@@ -80,7 +80,7 @@ impl Places {
         call(state);
     }
 
-    /// Refuses further texts. A second call can only bring the end forward.
+    /// Refuses further texts. A second call can only make the engine end sooner.
     pub(crate) fn close(&self, how: Shutdown) {
         let mut state = lock(&self.state);
         state.closing = state.closing.max(Some(how));
@@ -94,7 +94,7 @@ impl Places {
     }
 }
 
-/// The place of one accepted text. Dropping it admits another text.
+/// The place of one accepted text. When it is dropped, another text can be accepted.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<Places>);
 

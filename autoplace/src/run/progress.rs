@@ -1,4 +1,5 @@
-//! The progress of a text's reader, from the messages with the pieces to the end of the text.
+//! What the reader of a text knows so far. In: messages with the text's pieces. Out: the pieces, the statistics, the
+//! text's end, and the error that follows the last piece.
 
 use crate::chat::FinishReason;
 use crate::decode::error::Error;
@@ -17,7 +18,7 @@ pub(crate) struct Progress {
     pub(crate) finished: Option<FinishReason>,
     /// Whether a full context is an error ([`WhenFull::Error`](crate::generate::WhenFull::Error)).
     full_is_error: bool,
-    /// The whole text so far, under a constraint.
+    /// If the text has a constraint, the whole text so far.
     text: Option<String>,
     /// An error that the reader has not returned yet.
     pub(crate) error: Option<Error>,

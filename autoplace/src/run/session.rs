@@ -17,14 +17,14 @@ use crate::run::local::fork::Fork;
 use crate::run::local::roll_back::RolledBack;
 
 /// A session uses the model's only context and generates several texts at once, one per sequence of the plan
-/// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping the session gives the context back.
+/// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). When the session is dropped, the context is free again.
 ///
 /// Texts with [different adapters](GenerateRequest::lora) take turns: the session computes the texts of one set for
-/// some steps in a row while the others wait.
+/// some steps in a row while the other texts wait.
 ///
-/// A model in a [worker process](crate::Isolation::Process) works the same way. When the worker dies, all texts end and
-/// the call returns [`Error::Worker`]; the model's next session starts another worker. A
-/// [sampler](GenerateRequest::sampler) or [drafter](GenerateRequest::draft_with) closure cannot cross to a worker.
+/// With a model in a [worker process](crate::Isolation::Process), a session works in the same way. When the worker
+/// dies, all texts end and the call returns [`Error::Worker`]; the model's next session starts another worker. A
+/// [sampler](GenerateRequest::sampler) or [drafter](GenerateRequest::draft_with) closure cannot be sent to a worker.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -47,7 +47,7 @@ pub struct Session {
     pieces: VecDeque<Piece>,
 }
 
-/// The side that runs the session: this process or a worker. Both have the same calls.
+/// Where the session runs: in this process or in a worker. Both variants have the same methods.
 #[derive(Debug)]
 enum Runner {
     Local(Box<LocalSession>),
@@ -59,10 +59,9 @@ impl Model {
     /// single text.
     ///
     /// # Errors
-    ///
-    /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model lives; [`Error::Load`]
-    /// for a model that is not loaded; [`Error::Worker`] when the model's worker process has died or cannot be started
-    /// again.
+    /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model exists;
+    /// [`Error::Load`] for a model that is not loaded; [`Error::Worker`] when the model's worker process has died or
+    /// cannot be started again.
     pub fn session(&self) -> Result<Session, Error> {
         Session::open(self)
     }
@@ -80,12 +79,11 @@ impl Session {
     /// Begins a text. The next [`step`](Self::step) computes the first token.
     ///
     /// # Errors
-    ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
     /// [`Error::EmptyStop`], [`Error::CannotShift`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`];
     /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed, and
-    /// for an adapter that the model was loaded without; [`Error::Worker`] for a closure that cannot cross to a worker,
-    /// and for a worker that died.
+    /// for an adapter that the model was loaded without; [`Error::Worker`] for a closure, which cannot be sent to a
+    /// worker, and if the worker has died.
     pub fn begin(&mut self, generate: GenerateRequest) -> Result<SequenceId, Error> {
         match &mut self.runner {
             Runner::Local(session) => session.begin(generate),
@@ -94,16 +92,16 @@ impl Session {
     }
 
     /// Begins a text that continues from the present end of a running text. The new text reuses the cells of the
-    /// running text if the memory allows it. Windows and recurrent states are copied in their present state, or
-    /// restored from a [checkpoint](crate::ModelBuilder::checkpoints). The next steps compute the missing tokens.
-    /// Greedy sampling gives the same tokens as a fresh text with the same history.
+    /// running text if the model's memory allows this. Windows and recurrent states are copied as they are at present,
+    /// or restored from a [checkpoint](crate::ModelBuilder::checkpoints). The next steps compute the tokens that are
+    /// then missing. With greedy sampling, the tokens are the same as in a fresh text with the same history.
     ///
     /// # Errors
     ///
     /// [`Error::NotRunning`]; [`Error::SequencesBusy`] and [`Error::PromptTooLong`] when there is no room;
     /// [`Error::ChoicesLost`] when the new sampling depends on the logits of earlier choices (mirostat, adaptive-p,
     /// XTC), which are not kept ([`Fork::from_prompt`] does not need them); [`Error::ShiftedOut`] for a text whose
-    /// oldest tokens were discarded; otherwise as [`begin`](Self::begin).
+    /// oldest tokens were discarded; otherwise the errors of [`begin`](Self::begin).
     pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
         match &mut self.runner {
             Runner::Local(session) => session.fork(sequence, fork),
@@ -113,12 +111,12 @@ impl Session {
 
     /// Discards the last `tokens` tokens of a running text, which may reach into its prompt. The text continues as if
     /// those tokens had never existed: the sampler, the constraint, the stop strings and the random numbers return to
-    /// their earlier state. Greedy sampling gives the same tokens as a fresh text with the same history. A [sampler
-    /// closure](GenerateRequest::sampler) keeps its own state.
+    /// their earlier state. With greedy sampling, the tokens are the same as in a fresh text with the same history. A
+    /// [sampler closure](GenerateRequest::sampler) keeps its own state.
     ///
     /// # Errors
     ///
-    /// The text stays unchanged on an error. [`Error::NotRunning`]; [`Error::CannotRollBack`] for more tokens than
+    /// After an error, the text is unchanged. [`Error::NotRunning`]; [`Error::CannotRollBack`] for more tokens than
     /// [`can_roll_back`](Self::can_roll_back) returns; [`Error::ShiftedOut`] for a text whose oldest tokens were
     /// discarded; [`Error::Load`] after a re-placement that failed.
     pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
@@ -128,10 +126,11 @@ impl Session {
         }
     }
 
-    /// Returns the largest number of tokens that [`roll_back`](Self::roll_back) can discard. A memory with nothing but
-    /// full attention can discard all tokens but one. A memory with a window can go back as far as it still holds the
-    /// window. Every memory can go back to the first [checkpoint](crate::ModelBuilder::checkpoints) of the text and
-    /// compute the later tokens again. A prompt of fewer than 64 tokens has no checkpoint and is computed again.
+    /// Returns the largest number of tokens that [`roll_back`](Self::roll_back) can discard. If the model has only full
+    /// attention, all tokens but one can be discarded. If it has sliding windows, the text can go back as far as the
+    /// memory still holds the whole window. With every memory, the text can go back to its first
+    /// [checkpoint](crate::ModelBuilder::checkpoints), and the later tokens are computed again. A prompt of fewer than
+    /// 64 tokens has no checkpoint; it is computed again instead.
     ///
     /// # Errors
     ///
@@ -146,16 +145,16 @@ impl Session {
 
     /// Computes one batch and returns the new pieces. Each running text gets one piece, except a text whose prompt is
     /// still being computed. A text gets one more piece for each accepted [draft token](GenerateRequest::speculate).
-    /// Long prompts share the remaining room in `n_batch` evenly.
+    /// Prompts get the room that is left in `n_batch`.
     ///
     /// The last piece of a text carries its end, and the text has then left the session.
     ///
     /// # Errors
     ///
     /// An error of llama.cpp, including [`llama_sys::Error::Aborted`], ends all texts. After a failed re-placement, the
-    /// error is [`Error::Load`]; the texts then stay and continue after a successful one.
+    /// error is [`Error::Load`]; the texts then stay, and continue after a successful re-placement.
     ///
-    /// A failure to choose the next token of one text ends that text alone: [`Error::NoTokenAllowed`],
+    /// If the next token of one text cannot be chosen, only that text ends: [`Error::NoTokenAllowed`],
     /// [`Error::NotAllowed`], or a [sampler closure](GenerateRequest::sampler) that returned an invalid token.
     /// [`failed`](Self::failed) names the text. The next step returns the pieces of the other texts.
     pub fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
@@ -191,8 +190,9 @@ impl Session {
         }
     }
 
-    /// The tokens of a running text with its prompt, without the [discarded](crate::generate::WhenFull::Shift) ones;
-    /// `None` for a text that has ended. Each row of a picture or a sound is a negative number.
+    /// The tokens of a running text and of its prompt, without the tokens that were
+    /// [discarded](crate::generate::WhenFull::Shift); `None` for a text that has ended. Each row of a picture or a
+    /// sound is a negative number.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
         match &self.runner {
             Runner::Local(session) => session.tokens(sequence),
@@ -242,15 +242,15 @@ impl Session {
     }
 
     /// Re-places the model between two tokens. Without a plan, the model is released and a plan is made for the memory
-    /// that is then free. The texts continue with the same tokens, and all clones of the [`Model`](crate::Model)
-    /// follow.
+    /// that is free after that. The texts continue with the same tokens, and all clones of the [`Model`](crate::Model)
+    /// refer to the new placement.
     ///
     /// # Errors
     ///
-    /// These errors come before the model is released, and the session continues unchanged: [`Error::ContextTooSmall`]
-    /// and [`Error::TooFewSequences`] for a plan without room for the texts, [`Error::NativeHeld`] while another part
-    /// of the application holds the native model, [`Error::Load`] when no plan fits, [`Error::Native`] when a state
-    /// cannot be saved.
+    /// The following errors come before the model is released, so the session continues unchanged:
+    /// [`Error::ContextTooSmall`] and [`Error::TooFewSequences`] if the plan has no room for the texts,
+    /// [`Error::NativeHeld`] while another part of the application uses the native model, [`Error::Load`] when no plan
+    /// fits, [`Error::Native`] when a state cannot be saved.
     ///
     /// Later errors are those of [`ModelBuilder::load`](crate::ModelBuilder::load). After them, the model is unloaded
     /// ([`is_loaded`](Self::is_loaded) is false), and the texts wait for a successful re-placement.
@@ -262,8 +262,8 @@ impl Session {
     }
 
     /// Re-places the model if the best plan improves it by at least `min_gain`
-    /// ([`BetterPlan::gain`](crate::load::BetterPlan::gain)). Returns `None` if no plan does. Useful after memory has
-    /// become free.
+    /// ([`BetterPlan::gain`](crate::load::BetterPlan::gain)). Returns `None` if no plan does so. This is useful after
+    /// memory has become free.
     ///
     /// # Errors
     ///
@@ -285,7 +285,8 @@ impl Session {
         }
     }
 
-    /// Whether the model is loaded. False after a failed re-placement; the texts are kept until one succeeds.
+    /// Whether the model is loaded. False after a failed re-placement; the texts are kept until a re-placement
+    /// succeeds.
     pub fn is_loaded(&self) -> bool {
         match &self.runner {
             Runner::Local(session) => session.is_loaded(),

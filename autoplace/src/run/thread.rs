@@ -14,7 +14,7 @@ thread_local! {
     static NOTIFY: Arc<Notify> = Arc::default();
 }
 
-/// Polls until the answer is ready. The thread sleeps between two polls.
+/// Polls until the answer is ready, and returns the answer. The thread sleeps between two polls.
 pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     // If this thread computes the answer itself, it is ready at once, and no waker is needed.
     if let Poll::Ready(answer) = poll(&mut Context::from_waker(Waker::noop())) {
@@ -98,10 +98,10 @@ impl RunningThread {
         Ok(Self { handle: Mutex::new(Some(handle)), ended })
     }
 
-    /// Waits for the end of the thread. Returns at once on that thread itself.
+    /// Waits for the end of the thread. If it is called on that thread itself, it returns at once.
     pub(crate) fn join(&self) {
         let mut handle = lock(&self.handle);
-        // A waker of the application may hold the last handle of an engine, and the engine's own thread may drop it.
+        // The last handle of an engine may be in a waker of the application, which the engine's own thread may drop.
         let is_other = |handle: &mut JoinHandle<()>| handle.thread().id() != thread::current().id();
         if let Some(handle) = handle.take_if(is_other) {
             // If the thread panicked, the callers have already received the error.
@@ -109,7 +109,7 @@ impl RunningThread {
         }
     }
 
-    /// Waits for the end of the thread, at most `time`. Returns whether the thread has ended.
+    /// Waits for the end of the thread, but at most for `time`. Returns whether the thread has ended.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         let is_so = lock(&self.ended.is_so);
         let waited = self.ended.changed.wait_timeout_while(is_so, time, |is_so| !*is_so);
@@ -117,8 +117,8 @@ impl RunningThread {
     }
 }
 
-/// The guard of a thread that computes texts. Dropping it cancels the texts and waits until the thread has ended, which
-/// frees the model's context.
+/// The guard of a thread that computes texts. When the guard is dropped, it cancels the texts and waits until the
+/// thread has ended, so that the model's context is free.
 #[derive(Debug)]
 pub(crate) struct AbortAndJoin {
     /// Stops the present computation.

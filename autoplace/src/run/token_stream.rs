@@ -15,22 +15,23 @@ use crate::decode::stats::{Replaced, Statistics};
 use crate::load::AbortHandle;
 use crate::plan::Plan;
 
-/// A text while it is generated: an iterator of pieces, each of whole characters. Dropping the stream cancels the
-/// generation within one token, or removes the request from an engine's queue.
+/// A text while it is generated: an iterator over pieces, each of which has whole characters. Dropping the stream
+/// cancels the generation within one token, or removes the request from an engine's queue.
 ///
-/// A stream of [`GenerateRequest::stream`](crate::generate::GenerateRequest::stream) uses the model's context while it
-/// lives. Each `next` computes one token; the first call also computes the prompt. An
+/// A stream of [`GenerateRequest::stream`](crate::generate::GenerateRequest::stream) uses the model's context as long
+/// as it exists. Each `next` computes one token; the first call also computes the prompt. An
 /// [`Engine`](crate::generate::Engine) or a [worker](crate::Isolation::Process) computes ahead without waiting for the
 /// reader.
 ///
-/// After the end or an error the iterator keeps returning `None`; [`finish_reason`](Self::finish_reason) gives the
-/// reason. After a [re-placement](Self::replace) that failed, the iterator keeps returning that error until another
-/// re-placement succeeds.
+/// After the end or an error, the iterator keeps returning `None`; [`finish_reason`](Self::finish_reason) returns why
+/// the text has ended. After a [re-placement](Self::replace) that failed, the iterator keeps returning that error until
+/// another re-placement succeeds.
 #[derive(Debug)]
 pub struct TokenStream {
     pub(crate) source: Source,
     progress: Progress,
-    /// Stops the thread that computes this text alone. The field is dropped last, so that the context is free then.
+    /// Stops the thread that computes this text alone. The field is dropped last, so that the context is free when the
+    /// stream has been dropped.
     guard: Option<AbortAndJoin>,
 }
 
@@ -47,13 +48,13 @@ impl TokenStream {
         Self { source, progress, guard: None }
     }
 
-    /// Adds the guard of a thread that computes this text alone.
+    /// Adds the guard of the thread that computes this text alone.
     pub(crate) fn guarded_by(mut self, guard: AbortAndJoin) -> Self {
         self.guard = Some(guard);
         self
     }
 
-    /// Counts and times up to the last piece that was read.
+    /// The counts and times up to the last piece that was read.
     pub fn statistics(&self) -> Statistics {
         self.progress.statistics
     }
@@ -63,9 +64,9 @@ impl TokenStream {
         self.progress.finished
     }
 
-    /// A handle that ends the text from another thread. A stream stops in the middle of a prompt or token; an engine's
-    /// text ends after the token that is being computed. Pieces that were already generated can still be read. The
-    /// handle stays valid when the model is re-placed.
+    /// A handle that ends the text from another thread. The text of a stream ends even in the middle of a prompt or a
+    /// token; the text of an engine ends after the token that is being computed. Pieces that were already generated can
+    /// still be read. The handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match (&self.source, &self.guard) {
             (_, Some(guard)) => guard.abort_handle(),
@@ -111,13 +112,14 @@ impl TokenStream {
         }
     }
 
-    /// The text token by token, with the token and its log-probabilities. The last piece carries its
-    /// [`end`](Piece::end), unless the text ends with an error.
+    /// The text in pieces, one for each token, with the token and its log-probabilities. The last piece has the
+    /// [`end`](Piece::end) of the text, unless the text ends with an error.
     pub fn pieces(&mut self) -> impl Iterator<Item = Result<Piece, Error>> {
         iter::from_fn(|| block_on(|context| self.poll_piece(context)))
     }
 
-    /// Runs to the end and returns the whole text. [`Statistics::finish_reason`] says whether a limit has cut the text.
+    /// Runs to the end and returns the whole text. [`Statistics::finish_reason`] tells whether a limit has cut the text
+    /// off.
     ///
     /// # Errors
     ///
@@ -152,7 +154,7 @@ impl TokenStream {
         Poll::Ready(piece)
     }
 
-    /// The error that follows the last piece, once.
+    /// The error that follows the last piece. It is returned only once.
     pub(crate) fn take_error(&mut self) -> Option<Error> {
         self.progress.error.take()
     }

@@ -36,11 +36,10 @@ impl GenerateRequest {
     /// must describe the value.
     ///
     /// # Errors
-    ///
-    /// The errors of [`text`](Self::text). [`Error::Constraint`], before the generation starts, for a type whose schema
-    /// has a keyword that cannot be enforced, such as `uniqueItems` for a `HashSet`. [`Error::Incomplete`] when a limit
-    /// cuts the text short. [`Error::NotOfType`] for a text that the schema allows but the type's `Deserialize`
-    /// refuses.
+    /// The errors of [`text`](Self::text). [`Error::Constraint`], before the generation starts, if the schema of the
+    /// type has a keyword that cannot be enforced, such as `uniqueItems` for a `HashSet`. [`Error::Incomplete`] if a
+    /// limit cuts the text off. [`Error::NotOfType`] if the schema allows the text, but the type's `Deserialize`
+    /// refuses it.
     pub fn parse<T>(self) -> Result<T, Error>
     where
         T: serde::de::DeserializeOwned + schemars::JsonSchema,

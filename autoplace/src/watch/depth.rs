@@ -1,4 +1,4 @@
-//! Computes the cost of a token at each depth. With this, a long text does not look like a slow model.
+//! Computes the cost of a token at each depth. With this cost, a long text is not mistaken for a slow model.
 
 use crate::load::speed_model;
 use crate::machine::Machine;
@@ -18,8 +18,8 @@ pub struct DepthCost {
 }
 
 impl DepthCost {
-    /// A cost from points of depth and cost, in any order. It is linear between two points and constant beyond the
-    /// last. Points without a positive cost are ignored.
+    /// The cost through these points, each a depth and its cost, in any order. The cost is linear between two points
+    /// and constant beyond the last. Points without a positive cost are ignored.
     pub fn new(points: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let usable = |point: &(u32, f64)| point.1.is_finite() && point.1 > 0.0;
         let mut points: Vec<_> = points.into_iter().filter(usable).collect();

@@ -5,8 +5,8 @@ use crate::machine::{Bytes, ThrottleReason};
 
 /// A change of a condition that affects a loaded model. Each condition is reported when it begins and when it ends.
 ///
-/// `device` is ggml's name of the GPU; `pid` and `name` belong to another program. Sizes are in bytes, speeds in tokens
-/// per second at the current depth, temperatures in degrees Celsius.
+/// `device` is ggml's name of the GPU; `pid` and `name` are those of another program. Sizes are in bytes, speeds in
+/// tokens per second at the current depth, temperatures in degrees Celsius.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -17,7 +17,7 @@ pub enum Event {
     /// The end of [`MemoryPressure`](Self::MemoryPressure).
     #[error("{device} has {} free, which is enough", Bytes(*.free))]
     MemoryRelieved { device: String, free: u64 },
-    /// A GPU has gained enough free memory that a new plan would place more on it.
+    /// A GPU has gained so much free memory that a new plan would place more of the model on it.
     #[error("{device} has {} free, and had {} before: more of the model may fit", Bytes(*.free), Bytes(*.before))]
     RoomGained { device: String, free: u64, before: u64 },
     /// The end of [`RoomGained`](Self::RoomGained).
@@ -29,7 +29,7 @@ pub enum Event {
     /// The end of [`Throttled`](Self::Throttled).
     #[error("{device} runs at full clocks again")]
     Unthrottled { device: String, temperature: Option<u32> },
-    /// Another program has started to use a GPU, or uses more of its memory.
+    /// Another program has started to use a GPU, or uses more of the GPU's memory.
     #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
     OtherProcess { name: Option<String>, pid: u32, bytes: u64, device: String },
     /// The end of [`OtherProcess`](Self::OtherProcess): the program ended, or released the memory.
@@ -58,8 +58,8 @@ pub enum Event {
     #[error("{threads} threads generate again")]
     ThreadsRestored { threads: u32 },
     /// The model moves to its other placement, because of the depth of its texts. The texts wait meanwhile. The time in
-    /// `moving` is the expected one. `done` is the share of the weights that is loaded: 0.0 at the beginning, and
-    /// reported again at each quarter.
+    /// `moving` is the expected time. `done` is the share of the weights that is loaded: 0.0 at the beginning. The
+    /// event is sent again at each quarter..
     #[error("{}", moving_in_words(.moving, *.done))]
     Moving { moving: DepthMove, done: f32 },
     /// The end of [`Moving`](Self::Moving).
@@ -67,8 +67,8 @@ pub enum Event {
     Moved { moved: DepthMove },
 }
 
-/// The likely cause of a slowdown. A pressure is the share of the last ten seconds in which some thread waited, in
-/// percent.
+/// The likely cause of a slowdown. A pressure is the percentage of the last ten seconds during which some thread
+/// waited.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -79,8 +79,8 @@ pub enum Cause {
     /// A GPU is full, and its driver moves memory to the host.
     #[error("{device} is full, and its driver uses the host's memory")]
     Spill { device: String },
-    /// Another program has started to use a GPU, or uses more of its memory. The fields describe the program that took
-    /// the most.
+    /// Another program has started to use a GPU, or uses more of the GPU's memory. The fields describe the program that
+    /// took the most.
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess { name: Option<String>, pid: u32, device: String },
     /// Threads wait for the processor's cores.
@@ -89,7 +89,7 @@ pub enum Cause {
     /// The host is short of memory, so mapped weights are read from the disk again.
     #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
-    /// The texts are deeper than at first, and the cost of depth is unknown.
+    /// The texts are deeper than at first, and it is unknown how much slower this makes a token.
     #[error("each token has about {depth} others before it, and had {before} at first")]
     DeeperContext { depth: u64, before: u64 },
     /// None of the watched conditions explains the slowdown.
@@ -123,8 +123,8 @@ impl Event {
     }
 
     /// The re-placement that would help; `None` if none would. If a GPU became too full, or if a cache of experts does
-    /// not pay, it is a new plan. If a GPU gained room, it is a better plan with a
-    /// [gain](crate::load::BetterPlan::gain) of at least `min_gain`.
+    /// not pay, this is a re-placement by a new plan. If a GPU gained room, it is a re-placement by a better plan with
+    /// a [gain](crate::load::BetterPlan::gain) of at least `min_gain`.
     pub const fn advises(&self, min_gain: f64) -> Option<Replacement> {
         match self {
             // A new plan takes the measured hits of the cache of experts into account.

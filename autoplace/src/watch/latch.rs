@@ -1,5 +1,5 @@
-//! A condition with patience. In: samples that say whether it is true now. Out: an event at its beginning and one at
-//! its end.
+//! A condition with patience. In: samples that show whether the condition is true. Out: an event when the condition
+//! begins, and another when it ends.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ pub(super) struct Settings {
     pub(super) interval: Duration,
     /// Bytes that must stay free on each GPU; `None` means the bytes that follow from the plan.
     pub(super) needed: Option<u64>,
-    /// `None` means a number of intervals.
+    /// `None` means a default number of intervals: 2 for `patience`, 5 for `calm` and for `process_interval`.
     pub(super) patience: Option<Duration>,
     pub(super) calm: Option<Duration>,
     pub(super) process_interval: Option<Duration>,
-    /// The part of its own speed below which a model is slow.
+    /// A model is slow if its speed is below this fraction of its own speed.
     pub(super) slow: f64,
     /// Number of tokens in a window, in which the model's speed is measured.
     pub(super) window: u64,
@@ -24,7 +24,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// How long a condition must be true before its beginning is reported, unless it is reported at once.
+    /// How long a condition must be true before its beginning is reported, unless the beginning is reported at once.
     pub(super) fn patience(&self) -> Duration {
         self.patience.unwrap_or(self.interval.saturating_mul(2))
     }
@@ -55,9 +55,9 @@ impl Default for Settings {
     }
 }
 
-/// The moment of a sample, the settings, and the list for events.
+/// The moment of a sample, the settings, and the list to which events are added.
 pub(super) struct Now<'a> {
-    /// The moment of the sample, never before that of the last sample.
+    /// The moment of the sample, never earlier than the moment of the last sample.
     pub(super) at: Duration,
     pub(super) settings: &'a Settings,
     pub(super) events: &'a mut Vec<Event>,
@@ -65,12 +65,12 @@ pub(super) struct Now<'a> {
 
 /// Reports one event when a condition begins and one when it ends, even if the condition flickers in between.
 ///
-/// A condition begins after it was true for `patience`, and ends after it was known to be false for the time of calm. A
-/// condition therefore cannot begin twice within the time of calm.
+/// A condition begins after it was true for `patience`, and ends after it was known to be false for the duration of
+/// `calm`. A condition therefore cannot begin twice within the time of calm.
 #[derive(Debug, Default)]
 pub(super) struct Condition {
     state: State,
-    /// The event for its end, by the last sample.
+    /// The event for the end of the condition, with the values of the last sample.
     end: Option<Event>,
 }
 
@@ -96,8 +96,8 @@ impl Condition {
         matches!(self.state, State::Pending(_))
     }
 
-    /// Takes a sample of the condition; `None` means unknown. The condition must be true for `patience`. `begins`
-    /// creates the event for its beginning; `end` is the event for its end.
+    /// Takes a sample of the condition; `None` means unknown. The condition must be true for `patience` before it
+    /// begins. `begins` creates the event for the beginning; `end` is the event for the end.
     pub(super) fn step(
         &mut self,
         holds: Option<bool>,

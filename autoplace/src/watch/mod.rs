@@ -1,4 +1,4 @@
-//! Watches a loaded model: [`Event`]s report the beginnings and ends of changes.
+//! Watches a loaded model: [`Event`]s report when a condition begins and when it ends.
 //!
 //! ```no_run
 //! # let model = autoplace::Model::load("model.gguf")?;
@@ -19,7 +19,7 @@
 //! | the model is slower than before | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
 //! | the model generates with fewer threads of the CPU | [`Event::FewerThreads`] | [`Event::ThreadsRestored`] |
 //!
-//! `docs/sentinel.md` has the sources on each system, and the thresholds with their reasons.
+//! `docs/sentinel.md` lists where the samples come from on each system, and the thresholds with the reasons for them.
 mod depth;
 mod event;
 mod latch;

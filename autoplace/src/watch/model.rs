@@ -1,5 +1,5 @@
-//! Takes samples of a loaded model. The sources are NVIDIA's driver for its GPUs, ggml's devices for other GPUs, and
-//! the model's own token counters.
+//! Takes samples of a loaded model. The values come from NVIDIA's driver for NVIDIA's GPUs, from ggml's devices for
+//! other GPUs, and from the model's own token counters.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::memory::WSL_HEADROOM;
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
 
-/// Minimum number of bytes that another program must take to be the likely cause of a slowdown.
+/// Minimum number of bytes that another program must take before it counts as the likely cause of a slowdown.
 const MIN_NOTABLE: u64 = mib(64);
 
 /// Watches a loaded model without keeping it loaded.
@@ -23,9 +23,9 @@ const MIN_NOTABLE: u64 = mib(64);
 /// # Memory that must stay free
 ///
 /// Each GPU must keep the plan's growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)) free, for workspaces
-/// and pools that are created on first use. Once they exist, only the plan's margin and the unused rest are left, so no
-/// more than half of their sum must stay free. Under WSL, Windows starts to move memory to the host while some memory
-/// still counts as free, so that amount must stay free.
+/// and pools that are created on first use. Once the workspaces and pools exist, only the plan's margin and the unused
+/// rest are left, so at most half of these two together must stay free. Under WSL, Windows starts to move memory to the
+/// host while some memory still counts as free, so that amount must stay free.
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,
@@ -34,18 +34,18 @@ pub struct ModelSource {
     driver: Option<Driver>,
 }
 
-/// The sources for one GPU.
+/// Where the values for one GPU come from.
 #[derive(Debug)]
 struct DeviceSource {
     ggml: Option<Device>,
-    /// PCI address of a card that NVIDIA's driver knows.
+    /// The PCI address of the card, if NVIDIA's driver knows it.
     nvidia: Option<PciId>,
-    /// Whether the driver's numbers of bytes belong to this device. False for a slice of a card, and for a device that
-    /// uses host memory.
+    /// Whether the bytes that the driver reports are those of this device. False if the device is a slice of a card, or
+    /// if it uses the host's memory.
     counts: bool,
     /// Whether the GPU is not used by the model, so that only its free memory matters.
     is_spare: bool,
-    /// Windows' limit for this process; `None` if two GPUs have the same name.
+    /// Windows' limit of this GPU's memory for this process; `None` if two GPUs have the same name.
     #[cfg(windows)]
     video: Option<llama_sys::VideoMemory>,
 }
@@ -69,8 +69,8 @@ impl ModelSource {
                 (sample.temperature, sample.clock_mhz) = (state.temperature, state.clock_mhz);
             }
             if processes && !source.is_spare {
-                // If the list does not contain this process, its process ids come from another namespace, and one of
-                // them may belong to this model.
+                // If the list does not contain this process, the process ids in the list come from another namespace,
+                // and one of them may be that of this model.
                 let listed = driver.processes(card).filter(|listed| listed.knows_us);
                 sample.processes = listed.map(|listed| listed.others);
             }
@@ -94,7 +94,7 @@ impl ModelSource {
     }
 }
 
-/// Windows' report about the GPU with this name; `None` if two GPUs have the name, because ggml's description cannot
+/// Windows' report about the GPU with this name; `None` if two GPUs have this name, because ggml's description cannot
 /// distinguish them.
 #[cfg(windows)]
 fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
@@ -106,7 +106,7 @@ fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
 
 impl Source for ModelSource {
     fn watched(&mut self) -> Option<Watched> {
-        // The number is read before the plan, so that the next sample detects an outdated one.
+        // The number is read before the plan, so that the next sample detects that the plan is outdated.
         let placed = self.counters.upgrade()?.placements();
         let model = self.model.upgrade()?;
         let (plan, machine, moved) = (model.placement(), model.machine(), model.report().moved.clone());
@@ -168,7 +168,7 @@ impl Source for ModelSource {
 fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevice {
     let name = placement.device.as_deref().unwrap_or(&placement.name);
     let headroom = placement.headroom;
-    // The margin, and memory that was too small for another layer.
+    // The margin, and the memory that is left because it was too small for another layer.
     let left = placement.budget.saturating_sub(placement.footprint.total()).saturating_add(headroom.margin);
     let growth = headroom.growth.min(left / 2);
     let needed = if machine.wsl && headroom.margin > WSL_HEADROOM { growth.max(WSL_HEADROOM) } else { growth };
@@ -178,7 +178,7 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     WatchedDevice {
         device: name.to_owned(),
         needed,
-        // Room for one more layer.
+        // The room that one more layer needs.
         room: wants_room.then(|| footprint / u64::from(layers)),
         left: wants_room.then(|| placement.free.saturating_sub(footprint)),
         notable: headroom.margin.max(MIN_NOTABLE),
@@ -192,10 +192,10 @@ fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     machine.gpus.iter().filter(|gpu| !plan.full_offload && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
-/// A GPU that the model does not use. The only report is that it has room for a layer from the host.
+/// A GPU that the model does not use. It is watched only for room for a layer from the host.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
-    // A block with a part on the host counts as a GPU layer.
+    // A block counts as a layer on a GPU even if a part of it is on the host.
     let layers = |on_host: u32| u64::from(on_host.saturating_add(plan.split_blocks).max(1));
     let layer = plan.host().map_or(0, |host| host.footprint.total() / layers(host.layers));
     let (room, left, notable) = (Some(layer), Some(gpu.free), u64::MAX);

@@ -7,10 +7,11 @@ use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 /// A source of samples. [`ModelSource`](super::ModelSource) is the source for a loaded model; applications can write
 /// others.
 ///
-/// The sentinel's thread owns the source. Watching costs only the source's processor time on that thread.
+/// The sentinel's thread owns the source. The only cost of watching is the processor time that the source takes on that
+/// thread.
 pub trait Source: Send {
-    /// Static facts about the watched model. Called once, and again when [`Sample::placement`] has changed; `None` ends
-    /// the watching.
+    /// Static facts about the watched model. This is called once at the beginning, and again whenever
+    /// [`Sample::placement`] has changed. `None` ends the watching.
     fn watched(&mut self) -> Option<Watched>;
 
     /// Takes a sample; `None` ends the watching. With `processes`, the sample includes the programs on the GPUs, which
@@ -23,7 +24,7 @@ pub trait Source: Send {
 pub struct Watched {
     /// The GPUs of the model, in the order of the samples.
     pub devices: Vec<WatchedDevice>,
-    /// The cost of a token by its depth.
+    /// The cost of a token at each depth.
     pub depth_cost: DepthCost,
     /// Number of re-placements of the model so far.
     pub placement: u64,
@@ -41,12 +42,12 @@ pub struct WatchedDevice {
     pub device: String,
     /// Memory that must stay free.
     pub needed: u64,
-    /// Gain of free memory that is worth a report; `None` if more room is useless.
+    /// A gain of free memory by this number of bytes is reported; `None` if more room would be useless.
     pub room: Option<u64>,
-    /// Free memory that the plan expects at first; `None` takes the number of the first sample. Of both numbers, the
-    /// smaller one counts, because memory may have become free since the plan was made.
+    /// Free memory that the plan expects at first; `None` means the free memory in the first sample. If both are known,
+    /// the smaller number counts, because memory may have become free since the plan was made.
     pub left: Option<u64>,
-    /// Memory that another program must take to be the likely cause of a slowdown.
+    /// The memory that another program must take before it counts as the likely cause of a slowdown.
     pub notable: u64,
     /// Whether the GPU's driver moves memory to the host instead of refusing an allocation.
     pub spills: bool,
@@ -57,7 +58,7 @@ pub struct WatchedDevice {
 pub struct Sample {
     /// The watched GPUs, in the order of [`Watched::devices`]. A missing GPU reports nothing.
     pub devices: Vec<DeviceSample>,
-    /// Generation totals so far.
+    /// The totals of generation so far.
     pub generated: Generated,
     /// The host.
     pub host: HostSample,
@@ -77,14 +78,14 @@ pub struct Sample {
 pub struct DeviceSample {
     /// Free bytes.
     pub free: Option<u64>,
-    /// Bytes of this process in host memory for this GPU. These bytes were allocated there, or the driver moved them
-    /// there (Windows).
+    /// Bytes in host memory that this process has for this GPU. They were allocated there, or (on Windows) the driver
+    /// moved them there.
     pub on_host: Option<u64>,
     /// Reasons for lowered clocks; empty if the clocks are not lowered.
     pub throttle: Option<Vec<ThrottleReason>>,
     /// The temperature of the GPU in degrees Celsius.
     pub temperature: Option<u32>,
-    /// The clock of its processors, in MHz.
+    /// The clock of the GPU's processors, in MHz.
     pub clock_mhz: Option<u32>,
     /// The other programs on the GPU; `None` if they were not looked up.
     pub processes: Option<Vec<GpuProcess>>,

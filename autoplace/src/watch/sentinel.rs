@@ -12,9 +12,11 @@ use crate::load::{DepthMove, Model, WeakModel};
 
 /// Maximum number of events that wait for a reader. Further events are dropped.
 const WAITING: usize = 256;
-/// Ratio of the pause to the duration of the last sample, so that the sentinel takes at most 1 % of a core.
+/// The pause lasts at least this many times as long as the last sample took, so that the sentinel takes at most 1 % of
+/// a core.
 const REST: u32 = 99;
-/// Maximum pause, in intervals. A sample that was slow because the machine is busy should not delay the next one much.
+/// Maximum pause, in intervals. If a sample was slow because the machine is busy, it should not delay the next sample
+/// much.
 const MAX_REST: u32 = 30;
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -35,7 +37,7 @@ pub enum Error {
 
 /// Watches a model on a separate thread, until the sentinel or the model is dropped.
 ///
-/// The events wait to be [received](Self::events). They also go to `tracing` (problems as warnings, the rest as
+/// The events wait to be [received](Self::events). They also go to `tracing` (problems as warnings, everything else as
 /// information), and to a [callback](SentinelBuilder::on_event) if one is set. A sentinel keeps neither the model
 /// loaded nor the process running.
 #[derive(Debug)]
@@ -61,8 +63,8 @@ impl Sentinel {
         SentinelBuilder::default()
     }
 
-    /// The receiver of the events. `try_iter` takes the waiting events; `recv_timeout` waits for the next one. At most
-    /// 256 events wait. The receiver disconnects after the watching has ended and all events were taken.
+    /// The receiver of the events. `try_iter` takes the events that wait; `recv_timeout` waits for the next event. At
+    /// most 256 events wait. The receiver disconnects after the watching has ended and all events were taken.
     pub const fn events(&self) -> &Receiver<Event> {
         &self.events
     }
@@ -98,13 +100,13 @@ impl SentinelBuilder {
     /// longer if a sample takes more than 1 % of the interval.
     ///
     /// [`patience`](Self::patience) and [`calm`](Self::calm) set how long a condition must be true before its beginning
-    /// is reported, and false before its end is.
+    /// is reported, and false before its end is reported.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.settings.interval = interval.max(MIN_INTERVAL);
         self
     }
 
-    /// Sets how long a throttled clock, a gain of room or a slowdown must last before it is reported. Default: two
+    /// Sets how long lowered clocks, a gain of room or a slowdown must last before it is reported. Default: two
     /// intervals. Memory pressure, other programs and fewer threads are reported at once.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.settings.patience = Some(patience);
@@ -119,15 +121,15 @@ impl SentinelBuilder {
     }
 
     /// Sets the interval between two checks of the programs on the GPUs. Such a check takes longer than the rest of a
-    /// sample. Default: five intervals. If a program may explain an event that is about to begin, the check comes at
-    /// once.
+    /// sample. Default: five intervals. If a program may be the cause of an event that is about to be reported, the
+    /// check comes at once.
     pub fn process_interval(mut self, interval: Duration) -> Self {
         self.settings.process_interval = Some(interval);
         self
     }
 
-    /// Sets the fraction of its own speed below which a model is slow, clamped to 0 to 1. Default: 0.7. With 0 or
-    /// NaN no slowdown is reported.
+    /// Sets how slow a model must be to be reported: below this fraction of its own speed. The fraction is clamped to
+    /// the range from 0 to 1. Default: 0.7. With 0 or NaN no slowdown is reported.
     pub fn slower_than(mut self, part: f64) -> Self {
         self.settings.slow = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
         self
@@ -146,7 +148,7 @@ impl SentinelBuilder {
     }
 
     /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, but no more than half of the memory
-    /// that the plan left free; see [`ModelSource`](super::ModelSource) for the reasons.
+    /// that the plan left free; [`ModelSource`](super::ModelSource) gives the reasons.
     pub fn memory_below(mut self, bytes: u64) -> Self {
         self.settings.needed = Some(bytes);
         self
@@ -158,11 +160,12 @@ impl SentinelBuilder {
         self
     }
 
-    /// Re-places the model when an event [advises](Event::advises) it. Under memory pressure, the model gets a plan for
-    /// the memory that is then free. After a gain of room, it gets a better plan with at least this
-    /// [gain](crate::load::BetterPlan::gain) (0.1 means 10 % more predicted tokens per second). If nothing is being
-    /// generated, the sentinel's thread re-places the model at once. Otherwise the generating thread does so before its
-    /// next token, and the text continues unchanged. This has an effect only with [`watch`](Self::watch).
+    /// Re-places the model when an event [advises](Event::advises) a re-placement. Under memory pressure, the model
+    /// gets a plan for the memory that is free once the model is released. After a gain of room, it gets a better plan
+    /// with at least this [gain](crate::load::BetterPlan::gain) (0.1 means 10 % more predicted tokens per second). If
+    /// nothing is being generated, the sentinel's thread re-places the model at once. Otherwise the generating thread
+    /// does so before its next token, and the text continues unchanged. This has an effect only with
+    /// [`watch`](Self::watch).
     pub fn auto_replace(mut self, min_gain: f64) -> Self {
         self.min_gain = Some(min_gain);
         self
@@ -211,7 +214,8 @@ impl SentinelBuilder {
     }
 }
 
-/// Re-places the model if the event advises it: at once if nothing is being generated, otherwise before the next token.
+/// Re-places the model if the event advises this: at once if nothing is being generated, otherwise before the next
+/// token.
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     let (Some(replacement), Some(model)) = (event.advises(min_gain), model.upgrade()) else { return };
     if let Err(error) = model.replace_soon(replacement) {
@@ -226,7 +230,8 @@ struct Watch<S> {
     source: S,
     /// Number of re-placements before the rules were created.
     placement: u64,
-    /// The last move by depth. The next field is the move that is under way, with its share of loaded weights.
+    /// The last move by depth. The next field is the move that is under way, with the share of the weights that is
+    /// loaded.
     moved: Option<DepthMove>,
     moving: Option<(DepthMove, f32)>,
     rules: Rules,
@@ -246,7 +251,7 @@ impl<S: Source> Watch<S> {
             asked_at = if processes { Some(at) } else { asked_at };
             let Some(sample) = self.source.sample(processes) else { return };
             if sample.moving.is_some() {
-                // During a move, the memory of the model is free for a moment.
+                // During a move, the model's memory is free for a moment, which must not be reported as a gain of room.
                 if self.moving != sample.moving {
                     events.extend(sample.moving.clone().map(|(moving, done)| Event::Moving { moving, done }));
                 }

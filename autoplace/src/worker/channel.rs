@@ -1,4 +1,4 @@
-//! The connection between an application and its worker. It is separate from their printed output.
+//! The connection between an application and its worker. The connection is separate from what the two processes print.
 //!
 //! On Unix, it is a pair of connected sockets, one of which is the worker's standard input. On other systems, handles
 //! have only one direction, so the worker answers on its standard output. A message consists of its length, as a
@@ -26,7 +26,7 @@ pub(crate) struct Receiver {
     buffer: Vec<u8>,
 }
 
-/// The sending end of a connection. Clones share it.
+/// The sending end of a connection. Clones share the same connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     /// `None` after the connection was closed.
@@ -144,7 +144,7 @@ impl Connection {
     /// Opens both directions, after the child has got its end.
     #[cfg(unix)]
     pub(super) fn open(&self, _: &mut Child, timeout: Duration) -> io::Result<(Receiver, Sender)> {
-        // A worker that reads nothing gets as little time as a worker that sends nothing.
+        // A worker that reads nothing gets no more time than a worker that sends nothing.
         self.stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
         Ok((Receiver::new(self.stream.try_clone()?), Sender::new(self.stream.try_clone()?)))
     }
@@ -165,27 +165,27 @@ impl Connection {
     }
 }
 
-/// The worker's end, inherited at its start.
+/// The worker's end of the connection, which the worker inherits when it starts.
 #[cfg(unix)]
 pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
     use std::os::fd::AsFd;
 
     let stream = std::os::unix::net::UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Refuses anything but a socket, because this process may have inherited the variable from a worker without the
-    // handle.
+    // Refuses anything but a socket. This process may have inherited only the variable from a worker, and not the
+    // socket.
     stream.peer_addr()?;
     Ok((Receiver::new(stream.try_clone()?), Sender::new(stream)))
 }
 
-/// The worker's end, inherited at its start.
+/// The worker's end of the connection, which the worker inherits when it starts.
 #[cfg(windows)]
 pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
     use std::os::windows::io::AsHandle;
 
     let reader = io::stdin().as_handle().try_clone_to_owned()?;
     let writer = io::stdout().as_handle().try_clone_to_owned()?;
-    // The output of libraries must not mix with the messages. If this fails, the process has no other standard output,
-    // so the result does not matter.
+    // What libraries print must not be mixed with the messages. If this call fails, the process has no other standard
+    // output, so the failure does not matter.
     let _ = llama_sys::print_to_stderr();
     Ok((Receiver::new(std::fs::File::from(reader)), Sender::new(std::fs::File::from(writer))))
 }
@@ -205,15 +205,15 @@ pub(crate) fn sign_every() -> Duration {
 /// Environment variable with the log level that the application requests.
 pub(super) const LEVEL: &str = "AUTOPLACE_WORKER_LOG";
 
-/// The first message of a worker: the name of its build. Equal builds have the same messages.
+/// The first message of a worker: the name of its build. Two equal builds understand each other's messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// The value of `load::worker_build`.
     pub(crate) build: String,
 }
 
-/// Whether `main` has called the guard. Without this call, another start of this program would be a second application
-/// instead of a worker.
+/// Whether `main` has called the guard. If `main` has not called it, this program would not become a worker if it were
+/// started again, but a second application.
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
 /// Records the call of the guard. Returns whether this process was started as a worker.
@@ -230,15 +230,14 @@ pub(super) fn is_worker() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Maximum bytes of a message. The longest messages are prompts that fill a context, or their tokens: a million tokens
-/// take about 3 MB.
+/// Maximum bytes of a message. The longest messages are prompts that fill a context, or the tokens of such prompts. A
+/// million tokens take about 3 MB.
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
 /// Appends the message that `encode` writes to `buffer`. After an error, `buffer` is unchanged.
 ///
 /// # Errors
-///
-/// [`Error::TooLong`]; [`Error::Protocol`] for a value that cannot be encoded: a path that is not UTF-8.
+/// [`Error::TooLong`]; [`Error::Protocol`] if a value cannot be encoded, because it contains a path that is not UTF-8.
 fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard::Result<()>) -> Result<(), Error> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
@@ -263,7 +262,7 @@ fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard
 pub(crate) enum Failed {
     /// The other side is gone, perhaps in the middle of a message.
     Gone,
-    /// The other side sent something other than a message.
+    /// The other side sent bytes that are not a message.
     Senseless(String),
 }
 
@@ -280,7 +279,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> postcard::Result<T> {
     }
 }
 
-/// Any broken connection between two local processes means that the other process is gone.
+/// If the connection between two local processes breaks in any way, the other process is gone.
 fn gone(error: &io::Error) -> Failed {
     if error.kind() != io::ErrorKind::UnexpectedEof {
         tracing::debug!("the connection to a worker broke: {error}");

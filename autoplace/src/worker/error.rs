@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A static string. The alias hides `&'static str` from serde, which would otherwise infer a borrowed error type.
 pub(crate) type Word = &'static str;
 
-/// An error of a worker process, or of its start.
+/// An error of a worker process, or an error at its start.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -17,8 +17,8 @@ pub enum Error {
     /// The program cannot start.
     #[error("cannot start the worker {}: {reason}", .program.display())]
     Start { program: PathBuf, reason: String },
-    /// The application's own executable should be its worker, but this process has not called `worker_main`, so the
-    /// worker would run the application a second time. Nothing was started.
+    /// The worker should be the application's own executable, but this process has not called `worker_main`. The
+    /// executable would therefore run the application a second time. Nothing was started.
     #[error(
         "this program cannot be its own worker: `main` must begin with `autoplace::worker_main()`, which was not \
          called; `WorkerProcess::program` names another program that does"
@@ -27,7 +27,7 @@ pub enum Error {
     /// A worker tried to start a worker, because its `main` does not begin with `worker_main`.
     #[error("this process is a worker and cannot start another one: `main` must begin with `autoplace::worker_main()`")]
     Nested,
-    /// The worker was built with another version of autoplace or llama.cpp.
+    /// The program of the worker was built with another version of autoplace or llama.cpp.
     #[error("the worker {} is another build: {theirs} instead of {ours}", .program.display())]
     OtherBuild { program: PathBuf, ours: String, theirs: String },
     /// A message is longer than the limit of the other side.
@@ -37,8 +37,8 @@ pub enum Error {
     /// `Plan` or `Native`.
     #[error("{message}")]
     Answered { kind: String, message: String },
-    /// The started program did not identify itself as a worker. `status` is `None` if it had to be killed. `log` has
-    /// the program's last lines, the oldest first.
+    /// The started program did not identify itself as a worker. `status` is `None` if it had to be killed. `log`
+    /// contains the last lines that the program printed, the oldest first.
     #[error(
         "{} {} and did not identify itself as a worker: does its `main` begin with `autoplace::worker_main()`?{}",
         .program.display(), how(status.as_ref()), last(log)
@@ -46,7 +46,8 @@ pub enum Error {
     #[serde(skip)]
     NotAWorker { program: PathBuf, status: Option<ExitStatus>, log: Vec<String> },
     /// The worker died: llama.cpp or another process ended it. `status` is its exit code or signal; `None` if the
-    /// operating system reports neither. `log` has at most 64 of its last lines, the oldest first.
+    /// operating system reports neither. `log` contains the last lines that the worker printed, at most 64, the oldest
+    /// first.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
@@ -59,7 +60,7 @@ pub enum Error {
     #[error("the worker violated the protocol while {doing}: {reason}")]
     #[serde(skip)]
     Protocol { doing: Word, reason: String },
-    /// The model runs in another process, but the call needs it in this one.
+    /// The call needs the model in this process, but the model runs in another process.
     #[error("the model runs in a worker process: {what} is not available")]
     #[serde(skip)]
     Elsewhere { what: Word },
@@ -76,7 +77,7 @@ fn how(status: Option<&ExitStatus>) -> String {
     status.map_or_else(|| "had to be killed".to_owned(), |status| format!("ended ({status})"))
 }
 
-/// The last line of the log, which is the most informative one.
+/// The last line of the log, which tells the most.
 fn last(log: &[String]) -> String {
     log.last().map(|line| format!("; its last line: {line}")).unwrap_or_default()
 }

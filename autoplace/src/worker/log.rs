@@ -21,10 +21,10 @@ const KEPT: usize = 64;
 /// Maximum bytes of a line. A longer line is split.
 const MAX_LINE: u64 = 4 << 10;
 
-/// The last lines of a worker so far.
+/// The last lines that a worker has printed so far.
 pub(super) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
-    /// This channel carries no message, but disconnects after the last line.
+    /// No message is sent through this channel. It disconnects after the last line.
     end: mpsc::Receiver<()>,
 }
 
@@ -49,8 +49,8 @@ impl Tail {
         Ok(Self { lines, end })
     }
 
-    /// Waits for the last line, at most for `patience`: a child process of the worker may hold the other end of the
-    /// pipe.
+    /// Waits for the last line, but at most for `patience`, because a child process of the worker may keep the other
+    /// end of the pipe open.
     pub(super) fn wait(&self, patience: Duration) {
         if self.end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             tracing::debug!("a process still holds a dead worker's standard error");
@@ -77,8 +77,8 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     }
 }
 
-/// Passes a line to `tracing` at the level that [`LogLines`] wrote, and returns it without the level. Lines from other
-/// sources (an assertion, or the C++ library) have no level and become warnings.
+/// Passes a line to `tracing` at the level that [`LogLines`] wrote at its beginning, and returns it without the level.
+/// Lines from other sources (an assertion, or the C++ library) have no level and become warnings.
 fn pass_on(line: &str) -> String {
     let leveled = line.split_once(' ').and_then(|(level, text)| Some((level.parse().ok()?, text)));
     let (level, text) = leveled.unwrap_or((Level::WARN, line));

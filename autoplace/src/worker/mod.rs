@@ -5,7 +5,8 @@
 //! application. In: a [`WorkerProcess`], which names the program. Out: a connection for messages, and finally the
 //! child's exit status and last log lines.
 //!
-//! This room does not depend on models: `load` and `generate` define the messages. The child's side is in `serve`.
+//! This room does not depend on models: `load` and `generate` define the messages. The code of the child process is in
+//! `serve`.
 
 mod channel;
 mod error;
@@ -27,11 +28,11 @@ pub(crate) use channel::{Hello, Receiver, Sender, decode, encode, guard, inherit
 pub(crate) use log::LogLines;
 pub(crate) use process::{Handle, Worker};
 
-/// Default time for a worker to identify itself. The libraries of the worker, including those of a GPU, load before its
-/// `main` begins.
+/// The default time that a worker may take to identify itself. The libraries of the worker, including those of a GPU,
+/// load before its `main` begins.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Default time that a worker may be silent. A batch of a prompt takes less time on every machine.
+/// Default time that a worker may be silent. On every machine, one batch of a prompt takes less time.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A request to a worker. Each room defines its own kind.
@@ -60,7 +61,7 @@ pub enum Isolation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct WorkerProcess {
-    /// `None`: the application's own executable.
+    /// The program to start; `None` means the application's own executable.
     program: Option<PathBuf>,
     environment: Vec<(OsString, OsString)>,
     patience: Duration,
@@ -68,16 +69,16 @@ pub struct WorkerProcess {
     on_death: OnDeath,
 }
 
-/// The reaction to the death of a worker.
+/// What happens when a worker has died.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnDeath {
     /// Return [`Error::Died`] from the call that needed the worker, and from every later call.
     #[default]
     Fail,
-    /// Start another worker, load the model again with a plan for the memory that is then free, and continue after the
-    /// last token. The generated tokens are computed again one by one, as before. The text pauses meanwhile and then
-    /// continues unchanged.
+    /// Start another worker, load the model again with a plan for the memory that is free by then, and continue after
+    /// the last token. The tokens that were generated before are computed again one by one. The text pauses meanwhile
+    /// and then continues unchanged.
     Resume {
         /// Maximum number of restarts within one generation or load.
         attempts: u32,
@@ -99,7 +100,7 @@ impl WorkerProcess {
         Self { program: Some(path.into()), ..Self::own_executable() }
     }
 
-    /// Sets the reaction to the worker's death. Default: [`OnDeath::Fail`].
+    /// Sets what happens when the worker has died. Default: [`OnDeath::Fail`].
     pub fn on_death(mut self, policy: OnDeath) -> Self {
         self.on_death = policy;
         self
@@ -118,9 +119,9 @@ impl WorkerProcess {
         self
     }
 
-    /// Sets how long a busy worker may be silent. After this time, it is killed and counts as dead ([`Error::Silent`]).
-    /// A worker sends a sign of life every few seconds, unless a single computation of llama.cpp takes longer, such as
-    /// a batch of a prompt. After an abort the limit is at most 30 seconds. Default: ten minutes.
+    /// Sets how long a busy worker may be silent. After this time, the worker is killed and counts as dead
+    /// ([`Error::Silent`]). A worker sends a sign of life every few seconds, unless a single computation of llama.cpp
+    /// takes longer, such as a batch of a prompt. After an abort the limit is at most 30 seconds. Default: ten minutes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -139,7 +140,7 @@ impl WorkerProcess {
             return Ok(program.clone());
         }
         let own = std::env::current_exe()?;
-        // After an update has replaced the executable, Linux still offers the running file under this path.
+        // After an update has replaced the executable, Linux still finds the running file under this path.
         let running = Path::new("/proc/self/exe");
         Ok(if !own.exists() && running.exists() { running.to_owned() } else { own })
     }

@@ -16,13 +16,13 @@ use super::watch::Watch;
 use super::{Error, WorkerProcess};
 use crate::sync::lock;
 
-/// Time for a worker to end by itself after its connection has ended, while it frees its model's memory.
+/// The time that a worker gets to free its model's memory and end by itself after its connection has ended.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Delay between the end of a dead worker's connection and its exit status.
+/// How long after the end of its connection a dead worker may take until it has an exit status.
 const DYING: Duration = Duration::from_secs(2);
 
-/// Time for a dead worker's last lines to arrive.
+/// How long a dead worker's last lines may take to arrive.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// A handle with which other threads reach a worker.
@@ -38,7 +38,7 @@ pub(crate) struct Handle {
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
     pub(crate) handle: Handle,
-    /// Dropped when the worker is ended.
+    /// This sender is dropped when the worker is ended, which ends the watching thread.
     watching: Option<mpsc::Sender<()>>,
     receiver: Option<Receiver>,
     tail: Tail,
@@ -47,7 +47,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker, which must have the build `ours`.
+    /// Starts a worker, and checks that its build is `ours`.
     pub(crate) fn start(process: &WorkerProcess, ours: &str) -> Result<Self, Error> {
         if is_worker() {
             return Err(Error::Nested);
@@ -181,10 +181,10 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
 }
 
 /// Starts the worker in its own process group, so that Ctrl-C does not reach it. The application decides what Ctrl-C
-/// does; it may let the sentence finish.
+/// does. For example, it may let the sentence finish.
 ///
 /// Linux's parent-death signal is deliberately not used: it is sent when the thread that started the worker ends,
-/// possibly long before the application. The end of the connection is enough.
+/// possibly long before the application. The end of the connection is enough to end the worker.
 #[cfg(unix)]
 fn apart(command: &mut Command) {
     use std::os::unix::process::CommandExt;
@@ -202,7 +202,7 @@ fn apart(command: &mut Command) {
     command.creation_flags(CREATE_NEW_PROCESS_GROUP | CREATE_NO_WINDOW);
 }
 
-/// Waits for the process to end, at most for `patience`. Holds the lock only briefly, because another thread may have
+/// Waits for the process to end, at most for `patience`. Keeps the lock only briefly, because another thread may have
 /// to kill the process.
 fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
@@ -224,7 +224,7 @@ fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Kills the process. A process that hangs in the kernel ends once the kernel releases it.
+/// Kills the process. A process that hangs in the kernel ends only when the kernel releases it.
 pub(super) fn kill(child: &Mutex<Child>) {
     // Fails for a process that has already ended.
     let _ = lock(child).kill();

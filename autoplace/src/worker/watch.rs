@@ -1,5 +1,5 @@
-//! Kills a worker that shows no sign of life, because it was stopped or hangs in a driver, so that no call waits
-//! forever.
+//! Kills a worker that shows no sign of life, for example because it was stopped or hangs in a driver. Without this, a
+//! call would wait forever.
 
 use std::process::Child;
 use std::sync::{Arc, Mutex, mpsc};
@@ -10,7 +10,7 @@ use super::channel::Connection;
 use super::process::kill;
 use crate::sync::lock;
 
-/// Time for a worker to react to an abort. A GPU first finishes its part of a graph.
+/// The time that a worker may take to react to an abort. A GPU first finishes its part of a graph.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The state that the watching thread shares with the callers of a worker.
@@ -58,7 +58,8 @@ impl Watch {
             while is_over.recv_timeout(often) == Err(mpsc::RecvTimeoutError::Timeout) {
                 if lock(&watching.0).is_silent() {
                     kill(&child);
-                    // A process that hangs in the kernel keeps its end of the connection open.
+                    // A process that hangs in the kernel keeps its end of the connection open, even after it was
+                    // killed.
                     return connection.shut_down();
                 }
             }
@@ -79,13 +80,13 @@ impl Watch {
         came
     }
 
-    /// Records a sign of life before the answer.
+    /// Records a sign of life that came before the answer.
     pub(super) fn alive(&self) {
         let mut state = lock(&self.0);
         state.since = state.since.map(|_| Instant::now());
     }
 
-    /// Limits the wait to the time for an abort, until it is [forgotten](Self::forget_abort).
+    /// Limits the wait to the time that an abort may take, until the abort is [forgotten](Self::forget_abort).
     pub(crate) fn abort(&self) {
         lock(&self.0).is_aborted = true;
         self.alive();

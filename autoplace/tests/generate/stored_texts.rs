@@ -276,8 +276,8 @@ fn damaged_files_change_no_text_and_fail_none() {
     }
 }
 
-/// Models with a drafter: a draft model, one with windows, and a block for multi-token prediction whose drafts are
-/// right, or by chance.
+/// Models with a drafter: a draft model, one with windows, a block for multi-token prediction with correct drafts, and
+/// one with random drafts.
 fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 4] {
     let mtp = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
     let draft = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };

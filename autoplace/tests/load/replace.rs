@@ -177,8 +177,8 @@ fn a_cache_of_another_layout_is_computed_again_and_reported() {
             assert!(replaced.saved > 0);
             text.push_str(&stream.next().unwrap().unwrap());
         }
-        // The content of the other cache is forgotten. So the text equals the first one, except for effects of the
-        // batch's shape.
+        // Nothing of the other cache is used. So the text is the same as without a re-placement, except for rounding
+        // with batches of another shape.
         text.extend(stream.by_ref().map(Result::unwrap));
         assert_eq!(text, expected);
         assert_eq!(stream.statistics().generated_tokens, 30);

@@ -1,6 +1,7 @@
 //! Sentinels of loaded models on simulated GPUs: their reports, their cost, and their end.
 //!
-//! The tests overwrite samples of the real source with reports of a driver: heat, other programs, a slow GPU.
+//! The tests take the samples of a loaded model and replace values in them with values that a driver could report:
+//! heat, other programs, a slow GPU.
 
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};

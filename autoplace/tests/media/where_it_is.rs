@@ -149,7 +149,7 @@ fn fleets(numbers: Range<u64>) {
         let family = ALL_FAMILIES[at];
         let tokens = [12, 24, 100, 400][dice.below(4_usize)];
         let is_free = image_max_tokens(family).is_some();
-        let verify = if number % 2 == 0 { Verify::Full } else { Verify::Quick };
+        let verify = if number % 8 == 0 { Verify::Full } else { Verify::Quick };
         let builder = beside(&all[at], request(1024, 1, false), is_free.then_some(tokens));
         let model = builder.verify(verify).load().unwrap();
         let what = format!("fleet {number}, {family} of {tokens} tokens:\n{}", model.report());

@@ -83,7 +83,7 @@ pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> Ge
     model.generate(prompt).temp(COLD).seed(seed).top_k(0).top_p(1.0).min_p(0.0)
 }
 
-/// A sampler of an application, which chooses the likeliest token.
+/// A sampler as an application may supply one: it chooses the likeliest token.
 pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
     candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit())).map_or(-1, Candidate::token)
 }

@@ -1,12 +1,12 @@
-//! Binds arguments by position or by name, as Python does.
+//! Assigns arguments to parameters by position or by name, as Python does.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, Value};
 
 use super::fault::failed;
 
-/// The value of each parameter; `None` for a missing argument. `names` are the parameters in order. The first `only`
-/// parameters can only be given by position.
+/// The value of each parameter; `None` if its argument is missing. `names` are the parameters in order. The first
+/// `only` parameters accept arguments by position only.
 pub(super) fn bound(of: &str, arguments: &[Value], only: usize, names: &[&str]) -> Result<Vec<Option<Value>>, Error> {
     let (mut values, named) = split(arguments)?;
     if values.len() > names.len() {
@@ -27,7 +27,7 @@ pub(super) fn bound(of: &str, arguments: &[Value], only: usize, names: &[&str]) 
     Ok(bound)
 }
 
-/// Splits positional from named arguments.
+/// Separates positional arguments from named ones.
 pub(super) fn split(arguments: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> {
     match arguments.split_last() {
         Some((last, before)) if last.is_kwargs() => Ok((before.to_vec(), Kwargs::try_from(last.clone())?)),
@@ -35,7 +35,7 @@ pub(super) fn split(arguments: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> 
     }
 }
 
-/// The text of an optional argument.
+/// The text of an optional argument; `None` if it is missing.
 pub(super) fn text(value: &Option<Value>) -> Result<Option<&str>, Error> {
     match value {
         None => Ok(None),
@@ -47,7 +47,7 @@ pub(super) fn text(value: &Option<Value>) -> Result<Option<&str>, Error> {
     }
 }
 
-/// The whole number of an optional argument.
+/// The whole number of an optional argument; `None` if it is missing.
 pub(super) fn integer(value: &Option<Value>) -> Result<Option<i64>, Error> {
     match value {
         None => Ok(None),

@@ -1,4 +1,4 @@
-//! The current time, for templates that show it.
+//! The current time, for templates that write a date.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use minijinja::Error;
 
 use super::fault::failed;
 
-/// A local date and time of day, used by `strftime_now` in a template.
+/// A local date and time of day, for `strftime_now` in a template.
 ///
-/// By default a template gets the time of the rendering. With a fixed time the prompt is the same tomorrow, so its
-/// tokens may still be cached.
+/// By default, a template gets the time at which it is rendered. If the time is fixed, the prompt will be the same
+/// tomorrow, and its tokens may still be in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalTime(NaiveDateTime);
 
@@ -20,12 +20,12 @@ impl LocalTime {
         Self(Local::now().naive_local())
     }
 
-    /// A date (month and day from 1) and a time of day; `None` if the date or time does not exist.
+    /// A date (month and day count from 1) and a time of day; `None` if there is no such date or time.
     pub fn new(year: i32, month: u32, day: u32, hour: u32, minute: u32, second: u32) -> Option<Self> {
         NaiveDate::from_ymd_opt(year, month, day)?.and_hms_opt(hour, minute, second).map(Self)
     }
 
-    /// Formats like C's `strftime` in the C locale.
+    /// Formats this time as C's `strftime` does in the C locale.
     pub(crate) fn format(self, format: &str) -> Result<String, Error> {
         let mut text = String::new();
         let written = write!(text, "{}", self.0.format(format));

@@ -1,4 +1,4 @@
-//! Errors of templates.
+//! Errors that occur in templates.
 
 use std::error::Error as _;
 use std::iter;
@@ -8,17 +8,17 @@ use minijinja::ErrorKind;
 use super::limits::{Limit, Limits};
 use crate::Error;
 
-/// Wraps one of our errors (a refusal or a limit) in a minijinja error, which has no variant for it.
+/// Puts one of our errors (a refusal or a limit) into an error of minijinja, which has no variant for it.
 pub(super) fn carried(error: Error) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()).with_source(error)
 }
 
-/// An error caused by the template.
+/// The error for a fault of the template.
 pub(super) fn failed(reason: impl Into<String>) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, reason.into())
 }
 
-/// Translates a minijinja error.
+/// Turns an error of minijinja into one of ours.
 pub(super) fn fault(error: &minijinja::Error, limits: &Limits) -> Error {
     let line = error.line().and_then(|line| line.try_into().ok()).unwrap_or(0);
     let sources = iter::successors(error.source(), |&inner| inner.source());

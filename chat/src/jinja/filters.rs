@@ -1,4 +1,4 @@
-//! Filters and tests of jinja2 that minijinja lacks or implements differently.
+//! Filters and tests of jinja2 that minijinja lacks, or that behave in another way there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(PRINTF, |state: &State, text: &str, value: &Value| {
         match value.downcast_object_ref::<Tuple>() {
             Some(tuple) => printf(state, text, &tuple.iter().cloned().collect::<Vec<_>>()),
-            // A text without placeholders accepts a value that could be a mapping.
+            // As in Python, a text without placeholders accepts a mapping or a list, and ignores it.
             None if matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && printf_kinds(text).is_empty() => {
                 printf(state, text, &[])
             }
@@ -42,7 +42,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         if names.is_empty() {
             return printf(state, text, &values);
         }
-        // In `'%(a)s'|format(a=1)`, each placeholder takes its value by name.
+        // In `'%(a)s'|format(a=1)`, each placeholder gets the value with its name.
         let mut ordered = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
@@ -159,7 +159,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             ValueKind::Seq => LIST_METHODS,
             _ => &[],
         };
-        // jinja2's sandbox hides methods that change their object.
+        // In jinja2's sandbox, a template cannot use methods that change an object.
         if methods.contains(&name) && CHANGING.contains(&name) {
             return Ok(Value::UNDEFINED);
         }
@@ -214,10 +214,10 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     }
 }
 
-/// The line width of `pprint`.
+/// The width of a line for `pprint`.
 const PPRINT_WIDTH: usize = 79;
 
-/// The value of a macro's parameter that got no argument.
+/// The value of a macro's parameter if no argument was given for it.
 #[derive(Debug)]
 struct Unset;
 
@@ -227,7 +227,7 @@ impl Object for Unset {
     }
 }
 
-/// A method that is only named and not called, such as `spec.items`.
+/// A method that is named but not called, such as `spec.items`.
 #[derive(Debug)]
 struct Method {
     of: Value,
@@ -249,21 +249,21 @@ impl Object for Method {
     }
 }
 
-/// All arguments as values. The last one may hold the named arguments.
+/// All arguments as values. The last value may contain the named arguments.
 fn all(arguments: Rest<ValueOrKwargs>) -> Vec<Value> {
     arguments.0.into_iter().map(ValueOrKwargs::into_value).collect()
 }
 
-/// Converts arguments for minijinja's filters, which accept only named ones.
+/// Makes positional arguments named, for filters of minijinja that accept only named ones.
 fn by_name(of: &str, arguments: &[Value], names: &[&str]) -> Result<Kwargs, Error> {
     let given = bound(of, arguments, 0, names)?;
-    // `none` counts as absent.
+    // `none` counts as if the argument were missing.
     let given =
         names.iter().zip(given).filter_map(|(name, value)| Some((*name, value.filter(|value| !value.is_none())?)));
     Ok(given.collect())
 }
 
-/// jinja2's `do_default`.
+/// The filter that is `do_default` in jinja2.
 fn default(value: Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let arguments = all(arguments);
     let given = bound("default", &arguments, 0, &["default_value", "boolean"])?;
@@ -274,14 +274,14 @@ fn default(value: Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error>
     })
 }
 
-/// Python's `%` on a text.
+/// Python's operator `%` for a text.
 fn printf(state: &State, text: &str, arguments: &[Value]) -> Result<String, Error> {
     check_format(state, text, '%', arguments)?;
     let kinds = printf_kinds(text);
     if arguments.len() > kinds.len() {
         return Err(failed("not all arguments converted during string formatting"));
     }
-    // `%d` truncates floats instead of refusing them.
+    // `%d` truncates a float, and does not refuse it.
     let mut kinds = kinds.into_iter();
     let arguments: Vec<Value> = arguments
         .iter()
@@ -295,7 +295,7 @@ fn printf(state: &State, text: &str, arguments: &[Value]) -> Result<String, Erro
     format(FormatStyle::Printf, text, &arguments)
 }
 
-/// The conversion letters of a text, in order.
+/// The conversion letters in a text, in their order.
 fn printf_kinds(text: &str) -> Vec<char> {
     let mut kinds = Vec::new();
     let mut chars = text.chars();
@@ -306,7 +306,7 @@ fn printf_kinds(text: &str) -> Vec<char> {
     kinds
 }
 
-/// jinja2's `do_indent`, whose width may be a text.
+/// The filter that is `do_indent` in jinja2. Its width may be a text.
 fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let argument = |index: usize, name: &str| match arguments.get(index) {
         Some(value) => Ok(Some(value.clone())),

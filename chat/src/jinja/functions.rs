@@ -1,4 +1,4 @@
-//! Global functions of jinja2 and transformers.
+//! The global functions of jinja2 and transformers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         Err(carried(crate::Error::Refused { reason: message.to_string() }))
     });
-    // All parts of a prompt get the same time.
+    // All parts of a prompt see the same time.
     let now_once = OnceLock::new();
     environment.add_function("strftime_now", move |format: &str| {
         if format.len() > 1000 {
@@ -27,7 +27,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     });
     environment.add_function("joiner", joiner);
     environment.remove_global("debug");
-    // The objects that these functions make hold other values, which are charged here.
+    // These functions make objects that contain other values. Fuel for those values is charged here.
     environment.add_function("cycler", |state: &State, items: Rest<Value>| {
         for item in items.iter() {
             walk(state, item, 0)?;
@@ -40,7 +40,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     environment.add_function("dict", |state: &State, value: Option<Value>, named: Kwargs| {
         let value = match value {
             Some(value) if value.kind() == ValueKind::Map => Some(value),
-            // `dict` accepts a list of pairs of a key and a value.
+            // `dict` also accepts a list of pairs, each with a key and a value.
             Some(value) if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) => {
                 let pairs = value.try_iter()?.map(|pair| Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?)));
                 Some(Value::from_pairs(pairs.collect::<Result<Vec<(Value, Value)>, Error>>()?))
@@ -80,7 +80,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     });
 }
 
-/// jinja2's `Cycler`.
+/// The object that is `Cycler` in jinja2.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,

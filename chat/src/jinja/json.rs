@@ -1,4 +1,4 @@
-//! The filter `tojson` as in transformers: Python's `json.dumps`, which leaves `<` and `é` unescaped
+//! The filter `tojson`, as transformers defines it: Python's `json.dumps`, but without escapes for `<` and `é`
 //! (`chat_template_utils.py`, `tojson`).
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::fault::failed;
 use super::kept::walk;
 use super::printing::number;
 
-/// Options of `json.dumps`.
+/// The options for `json.dumps`.
 pub(super) struct Dumps {
     ensure_ascii: bool,
     indent: Option<String>,
@@ -20,7 +20,8 @@ pub(super) struct Dumps {
 }
 
 impl Dumps {
-    /// Reads the filter's arguments, positional or named: `ensure_ascii`, `indent`, `separators`, `sort_keys`.
+    /// Reads the filter's arguments, which may be positional or named: `ensure_ascii`, `indent`, `separators`,
+    /// `sort_keys`.
     pub(super) fn from_arguments(arguments: &[Value], named: &Kwargs) -> Result<Self, Error> {
         let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
             let value = match arguments.get(index) {
@@ -46,7 +47,7 @@ impl Dumps {
                 };
                 (text(0)?, text(1)?)
             }
-            // Python's default. With an indent, no space follows an item's comma.
+            // Python's defaults. If there is an indent, no space follows the comma after an item.
             None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
             None => (", ".to_owned(), ": ".to_owned()),
         };
@@ -118,7 +119,7 @@ impl Dumps {
         Ok(())
     }
 
-    /// Separators and indents may be arbitrarily long, so they cost extra fuel.
+    /// Separators and indents may have any length, so they cost additional fuel.
     fn begin_item(&self, state: &State, index: usize, level: usize, out: &mut String) -> Result<(), Error> {
         let indent = self.indent.as_ref().map_or(0, String::len);
         let bytes = self.item_separator.len() + self.key_separator.len() + indent.saturating_mul(level + 1);
@@ -160,5 +161,5 @@ impl Dumps {
     }
 }
 
-/// Maximum indent. It is wider than that of any published template, and too narrow to inflate the output much.
+/// Maximum indent. No published template needs as much, and it is too small to make the output much longer.
 const MAX_INDENT: i64 = 1000;

@@ -1,4 +1,4 @@
-//! The guard functions that [`source`](super::source) inserts into templates.
+//! The functions that guard values. [`source`](super::source) inserts calls of them into templates.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::fault::{carried, failed};
 use super::limits::{Limit, Limits};
 use super::source::{DATA, GENERATED, KEPT, TICK};
 
-/// Maximum nesting of values, safe for recursion. JSON readers stop at 128.
+/// Maximum nesting of values. Recursion is safe up to this depth. JSON readers allow a nesting of 128.
 const MAX_LEVELS: u32 = 200;
 
-/// Bytes of text that cost one step. The number allows for copies of texts, and for the quotes and escapes that
-/// printing adds.
+/// How many bytes of text cost one step. The number takes into account that texts are copied, and that printing adds
+/// quotes and escapes.
 const BYTES_PER_STEP: usize = 16;
 
 pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
@@ -30,7 +30,7 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
         if !matches!(value.kind(), ValueKind::Map | ValueKind::Plain) || is_dict(&value) {
             return kept(state, value);
         }
-        // This is refused, because a namespace inside a namespace could contain itself.
+        // This is refused, because otherwise a namespace could contain itself.
         Err(no_data(&value))
     });
     let end = Instant::now() + Duration::from_secs(limits.seconds);
@@ -40,9 +40,9 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
     });
 }
 
-/// Charges fuel for a value and its content, and limits its depth. Lazy values become lists.
+/// Charges fuel for a value and everything in it, and limits how deep values are nested. A lazy value becomes a list.
 ///
-/// A namespace, macro, loop or cycler passes unchanged, but no other value may hold it.
+/// A namespace, a macro, a loop or a cycler is returned unchanged, but no other value may contain it.
 pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => return walk(state, &value, 0).map(|_| value),
@@ -54,7 +54,7 @@ pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
     Ok(walk(state, &value, 0)?.unwrap_or(value))
 }
 
-/// Walks over a value and charges fuel. Returns a replacement if the value changes.
+/// Goes through a value and charges fuel for it. If the value must change, returns a replacement.
 pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Value>, Error> {
     if level > MAX_LEVELS {
         return Err(carried(crate::Error::Limit { limit: Limit::Nesting(MAX_LEVELS), line: 0 }));
@@ -68,7 +68,7 @@ pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Va
         }
         kind @ (ValueKind::Seq | ValueKind::Iterable) => {
             let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
-            // A list of another type, such as a group of `groupby`, has attributes.
+            // A list of another type may have attributes, such as a group of `groupby`.
             let is_plain = is_tuple || value.downcast_object_ref::<Vec<Value>>().is_some();
             let mut changed = (kind == ValueKind::Iterable).then(Vec::new);
             for (index, item) in value.try_iter()?.enumerate() {
@@ -102,8 +102,8 @@ pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Va
     }
 }
 
-/// The value of a lazy iterable in Python. It is true even if empty, and is not a list in JSON. Here it is computed at
-/// once.
+/// The value that Python has for a lazy iterable. Such a value is true even if it is empty, and JSON does not treat it
+/// as a list. Here it is computed at once, and not lazily.
 #[derive(Debug)]
 struct Generator(Vec<Value>);
 
@@ -125,7 +125,7 @@ impl Object for Generator {
     }
 }
 
-/// Charges fuel for a text before it is created.
+/// Charges fuel for a text. This must be called before the text is created.
 pub(super) fn pay(state: &State, bytes: usize) -> Result<(), Error> {
     state.consume_fuel(1 + (bytes / 64) as u64)
 }
@@ -134,12 +134,12 @@ fn no_data(value: &Value) -> Error {
     failed(format!("lists, dicts and namespaces keep data, and no {}", type_name(value)))
 }
 
-/// Whether a map is a dict. minijinja also treats namespaces, macros and loops as maps.
+/// Whether a map is a dict. In minijinja, namespaces, macros and loops are maps too.
 pub(super) fn is_dict(value: &Value) -> bool {
     value.kind() == ValueKind::Map && !matches!(type_name(value), "Namespace" | "Macro" | "Loop")
 }
 
-/// The last segment of an object's type name.
+/// The last segment of the name of an object's type.
 fn type_name(value: &Value) -> &'static str {
     let name = value.as_object().map_or("", |object| object.type_name());
     name.rsplit("::").next().unwrap_or(name)

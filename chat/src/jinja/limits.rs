@@ -1,23 +1,23 @@
-//! Resource limits of templates. A template comes with a model, which may come from anybody.
+//! Limits on the resources that a template uses. A template is a part of a model, and the model may come from anybody.
 
-/// Resource limits of a template. Exceeding one is an error.
+/// Limits on the resources that a template uses. If a limit is exceeded, the result is an error.
 ///
-/// The defaults are far above the needs of published templates with prompts of megabytes, and stop a hostile template
-/// within seconds.
+/// The defaults are far above what published templates need, even for prompts of megabytes. They stop a hostile
+/// template within seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum bytes of the template's source.
     pub source_bytes: usize,
-    /// Maximum steps. A step is an instruction of the engine, 16 bytes of created text, or a list item that is created
-    /// or visited. Each byte of the input permits two more steps, and each value of the input 2,000. Steps limit memory
-    /// too: a step takes at most 70 bytes (measured).
+    /// Maximum number of steps. A step is an instruction of the engine, 16 bytes of text that is created, or an item of
+    /// a list that is created or visited. For each byte of the input, two more steps are allowed, and for each value of
+    /// the input 2,000 more. This limits memory too, because a step takes at most 70 bytes (measured).
     pub steps: u64,
-    /// Maximum seconds, checked in every loop iteration and macro call.
+    /// Maximum number of seconds. The time is checked in each iteration of a loop and at each call of a macro.
     pub seconds: u64,
     /// Maximum bytes of the prompt.
     pub output_bytes: usize,
-    /// Maximum nesting of loops and macro calls. A macro call counts as four.
+    /// Maximum nesting of loops and macro calls. A call of a macro counts as four levels.
     pub calls: u32,
 }
 
@@ -46,7 +46,7 @@ pub enum Limit {
     /// [`Limits::calls`].
     #[error("{0} calls within each other")]
     Calls(u32),
-    /// Nesting of values.
+    /// Maximum nesting of values.
     #[error("{0} levels of nesting")]
     Nesting(u32),
 }

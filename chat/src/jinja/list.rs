@@ -1,6 +1,6 @@
-//! Mutable lists that a template creates itself: Kimi K2's template appends to one and pops from it.
+//! Lists that a template creates and may change. Kimi K2's template appends to such a list, and pops from it.
 //!
-//! jinja2's sandbox forbids this for every list. Here the conversation's own lists stay immutable.
+//! In jinja2's sandbox no list can be changed. Here too, the lists of the conversation itself cannot be changed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use minijinja::{Error, State, Value};
 use super::fault::failed;
 use super::kept::{is_dict, walk};
 
-/// A mutable list.
+/// A list that a template may change.
 #[derive(Debug)]
 pub(super) struct List(Mutex<Vec<Value>>);
 
@@ -23,7 +23,7 @@ impl List {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a method that changes the list. `None` for any other method.
+    /// Calls a method that changes the list. Returns `None` if the method is another one.
     pub(super) fn change(&self, state: &State, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
         let place = |at: i64, length: usize| {
             let length = i64::try_from(length).unwrap_or(i64::MAX);
@@ -62,7 +62,7 @@ impl List {
     }
 }
 
-/// An immutable copy, so that no list can contain itself. Charges fuel.
+/// A copy that cannot be changed. Because copies are stored, no list can contain itself. Charges fuel.
 fn frozen(state: &State, value: &Value) -> Result<Value, Error> {
     walk(state, value, 0)?;
     copied(value)

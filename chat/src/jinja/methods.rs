@@ -1,4 +1,4 @@
-//! Python's methods: those of minijinja's own collection, which cost fuel here, and a few more.
+//! Python's methods: those in minijinja's own collection, which cost fuel here, and a few others.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
@@ -9,7 +9,7 @@ use super::kept::{is_dict, kept, pay, walk};
 use super::list::List;
 use super::{arguments, characters, python};
 
-/// Maximum width of padding.
+/// Maximum width to which a text can be padded.
 const MAX_WIDTH: usize = 10_000;
 
 pub(super) fn add(environment: &mut Environment<'_>) {
@@ -26,14 +26,14 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
 }
 
-/// Methods of dicts, lists and texts. An attribute with one of these names is the method, even if a key has the same
-/// name.
+/// The methods of dicts, lists and texts. If an attribute has one of these names, it is the method, even if there is a
+/// key of the same name.
 pub(super) const DICT_METHODS: &[&str] =
     &["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 pub(super) const LIST_METHODS: &[&str] =
     &["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
 
-/// Methods that change their object.
+/// The methods that change their object.
 pub(super) const CHANGING: &[&str] =
     &["append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"];
 
@@ -179,12 +179,12 @@ fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> 
     }))
 }
 
-/// Whether a text is not empty and `is_one` is true for all of its characters.
+/// Whether a text has at least one character, and `is_one` is true for all of its characters.
 fn consists_of(text: &str, is_one: impl Fn(char) -> bool) -> bool {
     !text.is_empty() && text.chars().all(is_one)
 }
 
-/// Methods that search a slice of a text.
+/// The methods that search a part of a text.
 fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Error> {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     let place = |value: &Option<Value>, default: i64| {
@@ -196,7 +196,7 @@ fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Er
         let place = usize::try_from(place).unwrap_or(0);
         text.char_indices().nth(place).map_or(text.len(), |(at, _)| at)
     };
-    // Behind the end of the text nothing is found, not even an empty text.
+    // After the end of the text nothing is found, not even an empty text.
     let part = (start <= length && start <= end).then(|| &text[byte(start)..byte(end)]);
     let wanted = given[0].as_ref().ok_or_else(|| failed(format!("{method} expected at least 1 argument")))?;
     let is_at_end = |wanted: &Value| -> Result<bool, Error> {
@@ -232,7 +232,7 @@ fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Er
     })
 }
 
-/// `str.replace` with at most `most` replacements; a negative `most` means all.
+/// `str.replace`, with at most `most` replacements. If `most` is negative, there is no maximum.
 pub(super) fn replaced(state: &State, text: &str, old: &str, new: &str, most: i64) -> Result<String, Error> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let found = text.matches(old).take(most).count();
@@ -282,7 +282,7 @@ fn value_method(state: &State, value: &Value, method: &str, arguments: &[Value])
             let number = f64::try_from(value.clone())?;
             Ok(Some((number.fract() == 0.0).into()))
         }
-        // jinja2's sandbox forbids changing the template's input.
+        // In jinja2's sandbox, a template must not change its input.
         (ValueKind::Seq, "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "sort" | "reverse")
         | (ValueKind::Map, "update" | "pop" | "popitem" | "clear" | "setdefault") => {
             Err(Error::new(ErrorKind::InvalidOperation, format!("access to attribute '{method}' is unsafe")))
@@ -305,7 +305,7 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<String, Error> 
     Ok(out)
 }
 
-/// Refuses formats that would inflate their output. `begin` is the character that begins a placeholder.
+/// Refuses formats that would make their output very long. `begin` is the character that begins a placeholder.
 pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[Value]) -> Result<(), Error> {
     let mut digits = 0;
     for c in text.chars() {
@@ -323,19 +323,19 @@ pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[
     arguments.iter().try_for_each(|value| walk(state, value, 0).map(drop))
 }
 
-/// Whether a placeholder contains another one (`{:{}}`) or takes its width from an argument (`%*d`).
+/// Whether a placeholder contains another one (`{:{}}`), or has the width that an argument gives (`%*d`).
 fn has_width_of_argument(text: &str, begin: char) -> bool {
     let mut rest = text;
     while let Some(at) = rest.find(begin) {
         let place = &rest[at + 1..];
         if let Some(behind) = place.strip_prefix(begin) {
-            // A doubled `begin` is the character itself.
+            // If `begin` is written twice, it stands for the character itself.
             rest = behind;
             continue;
         }
         let (end, within) = match begin {
             '{' => (place.find(['{', '}']), '{'),
-            // The letter of the conversion follows the flags, width and precision.
+            // The letter of the conversion comes after the flags, the width and the precision.
             _ => (place.find(|c: char| !c.is_ascii_digit() && !"-+ #.".contains(c)), '*'),
         };
         let Some(end) = end else { return false };
@@ -357,8 +357,8 @@ pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<
     let padding = fill.repeat(width.saturating_sub(text.chars().count()));
     Ok(match method {
         "ljust" => format!("{text}{padding}"),
-        // If the spaces cannot be divided equally, CPython puts one more before a text of odd length, and behind a text
-        // of even length.
+        // If the spaces cannot be divided equally, CPython puts one more before the text if the text's length is odd,
+        // and one more after it if the length is even.
         "center" => {
             let spaces = padding.chars().count();
             let left = spaces / 2 + (spaces & width & 1);

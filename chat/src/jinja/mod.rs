@@ -1,9 +1,10 @@
-//! Renders Jinja templates as Hugging Face's transformers does. In: a template's source and its variables. Out: a text.
+//! Renders Jinja templates with the same results as Hugging Face's transformers. In: a template's source and its
+//! variables. Out: a text.
 //!
-//! The engine is minijinja with its Python methods. [`functions`] and [`json`] add what transformers adds. [`filters`],
-//! [`methods`] and [`printing`] add features of published templates that minijinja lacks. Templates are untrusted.
-//! minijinja's fuel limits them, but does not count the content of values, so [`source`] inserts guards, which [`kept`]
-//! implements.
+//! The engine is minijinja with its Python methods. What transformers adds is in [`functions`] and [`json`]. Features
+//! that published templates use and minijinja lacks are in [`filters`], [`methods`] and [`printing`]. Templates are not
+//! trusted. minijinja limits them by fuel, but does not count what values contain. So [`source`] inserts calls of
+//! guards, and [`kept`] implements the guards.
 
 mod arguments;
 mod characters;
@@ -33,17 +34,18 @@ use fault::fault;
 pub use clock::LocalTime;
 pub use limits::{Limit, Limits};
 
-/// Steps for each value of the input. No published template needs more, even with 3,000 short messages.
+/// How many steps are allowed for each value of the input. Published templates need fewer, even for 3,000 short
+/// messages.
 const STEPS_PER_VALUE: u64 = 2000;
 
-/// Bytes of stack for parsing and rendering. The deepest source and the deepest values take less than 2 MiB in an
-/// unoptimised build.
+/// Bytes of the stack on which templates are parsed and rendered. In a build without optimisation, the deepest source
+/// and the deepest values need less than 2 MiB.
 const STACK: usize = 16 << 20;
 
-/// The name of an environment's only template.
+/// The name of the only template in an environment.
 const NAME: &str = "chat template";
 
-/// A parsed template: its source with the guards of [`source`].
+/// A template that was parsed: its source, into which [`source`] has inserted guards.
 #[derive(Debug)]
 pub(super) struct Template(String);
 
@@ -53,7 +55,7 @@ impl Template {
         if source.len() > limits.source_bytes {
             return Err(Error::Limit { limit: Limit::SourceBytes(limits.source_bytes), line: 0 });
         }
-        // jinja2 also normalises line ends in texts.
+        // jinja2 also converts the ends of lines in texts.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = source::guarded(&source)?;
         on_large_stack(|| {
@@ -91,8 +93,8 @@ impl Template {
     }
 }
 
-/// Runs `run` on a large stack. Within the limits of [`source`] and [`kept`], neither parsing, compiling, printing,
-/// comparing nor dropping can overflow it.
+/// Runs `run` on a large stack. Within the limits of [`source`] and [`kept`], the stack cannot overflow, whether values
+/// are parsed, compiled, printed, compared or dropped.
 fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let failed = |reason: String| Err(Error::Failed { line: 0, reason });
     std::thread::scope(|scope| {
@@ -105,13 +107,13 @@ fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Res
     })
 }
 
-/// An environment of minijinja, set up as transformers sets up jinja2 (`chat_template_utils.py`,
+/// An environment of minijinja with the settings that transformers gives to jinja2 (`chat_template_utils.py`,
 /// `_compile_jinja_template`).
 fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
     let mut environment = Environment::new();
     let mut syntax = SyntaxConfig::builder();
     syntax.trim_blocks(true).lstrip_blocks(true);
-    // Building cannot fail, because the delimiters are the default ones.
+    // This cannot fail, because the delimiters are the default ones.
     environment.set_syntax(syntax.build().unwrap_or_default());
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(limits.calls as usize);
@@ -124,8 +126,8 @@ fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
     environment
 }
 
-/// The steps that an input value permits. The number is large because a template may walk over all messages for each
-/// message.
+/// How many steps are allowed for a value of the input. The number is large because a template may go through all
+/// messages once for each message.
 fn steps_for(json: &Json) -> u64 {
     let within = match json {
         Json::String(text) => 2 * text.len() as u64,
@@ -136,7 +138,7 @@ fn steps_for(json: &Json) -> u64 {
     within.saturating_add(STEPS_PER_VALUE)
 }
 
-/// Converts a JSON value to a Python one.
+/// Converts a JSON value to the value that Python would have.
 fn value_of(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
@@ -155,7 +157,7 @@ fn value_of(json: &Json) -> Value {
     }
 }
 
-/// A writer that stops at a limit.
+/// A writer that stops when the output reaches a limit.
 struct Bounded {
     bytes: Vec<u8>,
     limit: usize,

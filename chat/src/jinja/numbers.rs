@@ -1,22 +1,22 @@
-//! Conversions of numbers as in Python.
+//! Conversions of numbers, as Python does them.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::python;
 
-/// The number of a boolean: 0 or 1. `None` for other values.
+/// The number that a boolean stands for: 0 or 1. `None` for values of other types.
 pub(super) fn truth(value: &Value) -> Option<i64> {
     (value.kind() == ValueKind::Bool).then(|| i64::from(value.is_true()))
 }
 
-/// Python's `float` of a text.
+/// Python's `float`, for a text.
 pub(super) fn float_of(text: &str) -> Option<f64> {
     let text = text.trim_matches(python::is_space);
     without_underscores(text)?.parse().ok()
 }
 
-/// Python's `int` of a text.
+/// Python's `int`, for a text.
 pub(super) fn integer_of(text: &str, base: i64) -> Option<Value> {
     let text = without_underscores(text.trim_matches(python::is_space))?.to_lowercase();
     let (sign, digits) = match text.strip_prefix('-') {
@@ -35,14 +35,14 @@ pub(super) fn integer_of(text: &str, base: i64) -> Option<Value> {
     i128::from_str_radix(&format!("{sign}{digits}"), base).ok().map(Value::from)
 }
 
-/// Removes single underscores between digits. `None` if an underscore is misplaced.
+/// Removes the underscores between digits. `None` if an underscore stands anywhere else.
 fn without_underscores(text: &str) -> Option<String> {
     let is_wrong = text.starts_with('_') || text.ends_with('_') || text.contains("__");
     (!is_wrong).then(|| text.replace('_', ""))
 }
 
-/// The whole part of a number.
+/// A number without its fraction.
 pub(super) fn whole(float: f64) -> Option<Value> {
-    // Larger floats are not exact, so `int` refuses them here.
+    // Floats above this cannot be converted exactly, so `int` refuses them here.
     (float.is_finite() && float.abs() < 1e38).then(|| Value::from(float.trunc() as i128))
 }

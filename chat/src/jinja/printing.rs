@@ -17,7 +17,8 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
     environment.add_filter("string", text_filter);
     environment.add_filter(TEXT, text_filter);
-    // Some templates mark texts as HTML by mistake. transformers then escapes the texts joined with them.
+    // Some templates mark texts as HTML by mistake. transformers then escapes the texts that are joined with such a
+    // text.
     environment.add_function(SUM, |state: &State, values: Rest<Value>| {
         let is_safe = values.iter().any(Value::is_safe);
         let mut out = String::new();
@@ -44,7 +45,7 @@ fn text_filter(state: &State, value: Value) -> Result<Value, Error> {
     }
 }
 
-/// Escapes like markupsafe.
+/// Escapes a text as markupsafe does.
 pub(super) fn escaped(state: &State, text: &str) -> Result<String, Error> {
     pay(state, text.len().saturating_mul(5))?;
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -81,7 +82,7 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
             out.push_str(if is_tuple && value.len() == Some(1) { "," } else { "" });
             out.push(if is_tuple { ')' } else { ']' });
         }
-        // Macros and loops are maps in minijinja, but print as themselves.
+        // In minijinja, macros and loops are maps too. But they are not printed as maps.
         ValueKind::Map if is_dict(value) => {
             out.push('{');
             for (index, key) in value.try_iter()?.enumerate() {
@@ -100,8 +101,8 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Python's `repr` of a text. It is in single quotes, or in double quotes if it contains single but no double quotes.
-/// Characters that cannot be printed are escaped.
+/// Python's `repr`, for a text. The text is written in single quotes. If it contains single but no double quotes, it is
+/// written in double quotes. Characters that cannot be printed are escaped.
 fn repr_text(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -126,8 +127,8 @@ fn repr_text(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Python's `repr` of a number. A float has the fewest digits that identify it, and an exponent if it is below 1e-4 or
-/// at least 1e16.
+/// Python's `repr`, for a number. A float has the fewest digits that distinguish it from other floats. It has an
+/// exponent if it is below 1e-4, or at least 1e16.
 pub(super) fn number(value: &Value) -> String {
     let float = match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => float,

@@ -1,18 +1,18 @@
-//! Text rules of Python: whitespace, line ends, letter cases, and escapes in literals.
+//! Python's rules for texts: white space, ends of lines, upper and lower case, and escapes in literals.
 
 use super::characters;
 
-/// `str.isspace` of a character: Unicode's whitespace and four separators among the control characters.
+/// `str.isspace` for one character: Unicode's white space, and four control characters that are separators.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Whether `str.splitlines` ends a line at this character.
+/// Whether a line ends with this character according to `str.splitlines`.
 fn ends_line(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}' | '\u{1d}' | '\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// `str.splitlines`: the lines, with or without their ends.
+/// `str.splitlines`: the lines of a text, with or without the characters that end them.
 pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
@@ -29,10 +29,10 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// `str.split` and `str.rsplit` without a separator.
+/// `str.split` and `str.rsplit`, called without a separator.
 pub(super) fn words(text: &str, most: Option<usize>, from_right: bool) -> Vec<&str> {
     let mut words = Vec::new();
-    // After `most` splits, the whitespace in the rest is kept.
+    // After `most` splits, white space in the rest is not removed.
     let mut rest = match from_right {
         true => text.trim_end_matches(is_space),
         false => text.trim_start_matches(is_space),
@@ -62,29 +62,29 @@ pub(super) fn words(text: &str, most: Option<usize>, from_right: bool) -> Vec<&s
     words
 }
 
-/// Whether `str.title` and `istitle` treat a character as cased: it has an upper or lower form.
+/// Whether `str.title` and `istitle` treat a character as a letter with upper and lower case.
 fn is_cased(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase() || characters::is_title_case(c)
 }
 
-/// The form of a letter at the beginning of a title.
+/// The form that a letter has at the beginning of a title.
 fn title_case(c: char) -> Vec<char> {
     match c {
-        // Digraphs have a form for titles.
+        // Digraphs have a special form for titles.
         'Ǆ' | 'ǅ' | 'ǆ' => vec!['ǅ'],
         'Ǉ' | 'ǈ' | 'ǉ' => vec!['ǈ'],
         'Ǌ' | 'ǋ' | 'ǌ' => vec!['ǋ'],
         'Ǳ' | 'ǲ' | 'ǳ' => vec!['ǲ'],
-        // Greek vowels with an iota below them keep the iota below (SpecialCasing.txt).
+        // Greek vowels with an iota below them keep this iota (SpecialCasing.txt).
         '\u{1f80}'..='\u{1faf}' => char::from_u32(c as u32 | 8).into_iter().collect(),
         '\u{1fb3}' | '\u{1fbc}' => vec!['\u{1fbc}'],
         '\u{1fc3}' | '\u{1fcc}' => vec!['\u{1fcc}'],
         '\u{1ff3}' | '\u{1ffc}' => vec!['\u{1ffc}'],
-        // Georgian letters have capitals, but titles do not begin with them.
+        // Georgian has capital letters, but titles do not begin with them.
         '\u{10d0}'..='\u{10ff}' => vec![c],
         'ŉ' => c.to_uppercase().collect(),
         c => {
-            // `ß` becomes `Ss`, and `ﬁ` becomes `Fi`.
+            // For example, `ß` becomes `Ss`, and `ﬁ` becomes `Fi`.
             let mut upper = c.to_uppercase();
             let first = upper.next();
             let lower = |c: char| if c == 'Ι' { vec!['\u{345}'] } else { c.to_lowercase().collect() };
@@ -93,8 +93,8 @@ fn title_case(c: char) -> Vec<char> {
     }
 }
 
-/// The characters of a text, each with its lower case at this place. A sigma at the end of a word has another lower
-/// case.
+/// The characters of a text, each with the lower case that it has at its place. A sigma at the end of a word has a
+/// special lower case.
 fn with_lower_case(text: &str) -> impl Iterator<Item = (char, String)> {
     let lower: Vec<char> = text.to_lowercase().chars().collect();
     let mut from = 0;
@@ -107,7 +107,7 @@ fn with_lower_case(text: &str) -> impl Iterator<Item = (char, String)> {
     })
 }
 
-/// `str.title`: the first letter of each word in title case, the rest in lower case.
+/// `str.title`: the first letter of each word in its title form, the others in lower case.
 pub(super) fn title(text: &str) -> String {
     let mut out = String::new();
     let mut follows = false;
@@ -121,7 +121,7 @@ pub(super) fn title(text: &str) -> String {
     out
 }
 
-/// jinja2's filter `title`, which begins words behind spaces, hyphens and opening brackets (`do_title`).
+/// jinja2's filter `title` (`do_title`). A word begins after a space, a hyphen or an opening bracket.
 pub(super) fn title_words(text: &str) -> String {
     let separates = |c: char| is_space(c) || "-({[<".contains(c);
     let mut out = String::new();
@@ -133,7 +133,7 @@ pub(super) fn title_words(text: &str) -> String {
     out
 }
 
-/// `str.capitalize`: the first letter in title case, the rest in lower case.
+/// `str.capitalize`: the first letter in its title form, the others in lower case.
 pub(super) fn capitalize(text: &str) -> String {
     let mut chars = with_lower_case(text);
     let first = chars.next().map(|(c, _)| title_case(c)).unwrap_or_default();
@@ -167,14 +167,15 @@ pub(super) fn swap_case(text: &str) -> String {
     swapped.collect()
 }
 
-/// `str.casefold`: the lower case of the upper case, except for the letters for which CaseFolding.txt has another rule.
+/// `str.casefold`: the text is converted to upper case and then to lower case. Some letters have another rule in
+/// CaseFolding.txt.
 pub(super) fn case_fold(text: &str) -> String {
     let folded = text.chars().map(|c| match c {
         'ẞ' => "ss".to_owned(),
         'ı' => "ı".to_owned(),
-        // Cherokee letters fold to capitals, because Unicode had only capitals first.
+        // Cherokee letters are folded to capitals, because at first Unicode had only the capitals.
         '\u{13a0}'..='\u{13fd}' | '\u{ab70}'..='\u{abbf}' => c.to_uppercase().collect(),
-        // Some capitals are not the upper case of any small letter.
+        // For some capitals, there is no small letter of which they are the upper case.
         c if c.is_uppercase() && c.to_uppercase().eq([c]) => c.to_lowercase().collect(),
         c => c.to_uppercase().flat_map(char::to_lowercase).collect(),
     });
@@ -206,7 +207,7 @@ pub(super) fn expand_tabs(text: &str, width: usize) -> String {
     out
 }
 
-/// The value of a literal in quotes, which jinja2 decodes with Python's `unicode-escape`.
+/// The text that a literal in quotes stands for. jinja2 decodes it with Python's `unicode-escape`.
 pub(super) fn unescaped(literal: &str) -> Result<String, &'static str> {
     let inner = literal.get(1..literal.len() - 1).unwrap_or_default();
     let mut out = String::new();
@@ -238,7 +239,7 @@ pub(super) fn unescaped(literal: &str) -> Result<String, &'static str> {
                 };
                 let code = hexadecimal(&escape[1..], digits).ok_or("a truncated escape in a string")?;
                 length += digits;
-                // Two surrogates form one character.
+                // Two surrogates together are one character.
                 let low = escape[length..].strip_prefix("\\u").and_then(|low| hexadecimal(low, 4));
                 let pair = low.filter(|low| (0xd800..0xdc00).contains(&code) && (0xdc00..0xe000).contains(low));
                 if pair.is_some() {
@@ -261,7 +262,7 @@ fn hexadecimal(text: &str, digits: usize) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// A text as a minijinja literal.
+/// The literal that stands for a text in minijinja.
 pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }

@@ -1,11 +1,12 @@
-//! Arguments of calls, whose values are parsed from text by the tool's schema.
+//! The arguments of calls. Some formats write values as bare text; then the tool's schema decides how a value is
+//! parsed.
 
 use serde_json::{Map, Value};
 
 use super::{CallError, literal};
 use crate::Tool;
 
-/// Arguments as an object. Models write an object, the object's JSON in a string, or nothing.
+/// The arguments as an object. Some models write the object, some write its JSON in a string, and some write nothing.
 pub(super) fn object(value: Value) -> Result<Value, CallError> {
     match value {
         Value::Object(_) => Ok(value),
@@ -19,7 +20,8 @@ pub(super) fn object(value: Value) -> Result<Value, CallError> {
     }
 }
 
-/// Checks that the text can be a tool's name: it has only letters, digits and the punctuation of names.
+/// Checks that the text can be the name of a tool: it may contain only letters, digits, and the punctuation that names
+/// have.
 pub(super) fn tool_name(text: &str) -> Result<String, CallError> {
     let name = text.trim();
     if name.is_empty() {
@@ -32,33 +34,33 @@ pub(super) fn tool_name(text: &str) -> Result<String, CallError> {
     }
 }
 
-/// Whether names of tools may contain this character.
+/// Whether a tool's name may contain this character.
 pub(super) fn in_a_name(c: char) -> bool {
     c.is_alphanumeric() || "_-.:/".contains(c)
 }
 
-/// A tool's schema, or a part of it.
+/// The schema of a tool, or a part of it.
 #[derive(Clone, Copy)]
 pub(super) struct Schema<'a> {
-    /// The tool's whole schema, in which references are looked up.
+    /// The whole schema of the tool. References are looked up in it.
     whole: &'a Value,
     part: &'a Value,
 }
 
 impl<'a> Schema<'a> {
-    /// The schema of a tool's arguments; `None` for an unknown tool.
+    /// The schema of a tool's arguments; `None` if there is no such tool.
     pub(super) fn find(tools: &'a [Tool], name: &str) -> Option<Self> {
         let whole = &tools.iter().find(|tool| tool.name == name)?.parameters;
         Some(Self::of_parameters(whole))
     }
 
-    /// The schema of an arguments object.
+    /// A schema for the object of all arguments.
     pub(super) fn of_parameters(whole: &'a Value) -> Self {
         Self { whole, part: whole }
     }
 
-    /// The names of the types that the schema permits, also through `anyOf` and references. The values of an enum count
-    /// as `string` or `other`.
+    /// The names of the types that the schema permits, including those in `anyOf` and behind references. An enum counts
+    /// as `string` for its texts, and as `other` for its other values.
     pub(super) fn types(self) -> Vec<&'a str> {
         const DEPTH: u8 = 8;
         let mut types = Vec::new();
@@ -74,7 +76,8 @@ impl<'a> Schema<'a> {
         self.part.get("items").map(|part| self.to(part))
     }
 
-    /// The schema at a part of this one. Follows references to definitions, which pydantic and schemars write.
+    /// The schema for a part of this schema. If the part is a reference to a definition, as pydantic and schemars write
+    /// them, it is resolved.
     fn to(self, mut part: &'a Value) -> Self {
         const MAX_REFERENCES: usize = 8;
         for _ in 0..MAX_REFERENCES {
@@ -101,8 +104,8 @@ impl<'a> Schema<'a> {
     }
 }
 
-/// A value that a format writes as bare text. It is parsed as JSON if the schema permits no string and the text is
-/// valid JSON, and is a string otherwise.
+/// A value that a format writes as bare text. If the schema permits no string and the text is valid JSON, the value is
+/// read from that JSON. Otherwise the value is the text itself.
 pub(super) fn value(text: &str, schema: Option<Schema<'_>>) -> Value {
     let types = schema.map(Schema::types).unwrap_or_default();
     if types.contains(&"string") {

@@ -1,67 +1,68 @@
-//! The syntax of tool calls: their marks, their ends and their bodies.
+//! The syntax of tool calls: marks, ends and bodies.
 
 use super::json::{self, Follow};
 use super::tags::{self, Tags};
 use super::{CallError, arguments, literal};
 use crate::{Tool, ToolCall};
 
-/// The syntax of one call, or of several calls behind one mark.
+/// The syntax of one call. If several calls may follow one mark, the syntax of these calls.
 #[derive(Debug)]
 pub(super) struct CallSyntax {
     /// The opening mark; empty if there is none.
     pub(super) open: &'static str,
     pub(super) end: End,
-    /// The possible bodies behind the mark. The first one that fits the beginning of the text is used.
+    /// The bodies that may follow the mark. The first that matches the beginning of the text is used.
     pub(super) bodies: &'static [Body],
 }
 
-/// The end of a call.
+/// How a call ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
-    /// One of these marks, or the beginning of the next call.
+    /// With one of these marks, or where the next call begins.
     Mark(&'static [&'static str]),
-    /// The end of the JSON value.
+    /// With the end of its JSON value.
     Value,
-    /// The end of the answer.
+    /// With the end of the answer.
     Answer,
-    /// The end of the answer. The call must be the whole answer; otherwise the text is content.
+    /// With the end of the answer. The call must be the whole answer. If it is not, the text is content.
     WholeAnswer,
 }
 
-/// The text between the marks.
+/// What stands between the marks.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// `{"name": "f", "arguments": {..}}`, with any of the known names for the keys. There may be several objects, or a
-    /// list.
+    /// `{"name": "f", "arguments": {..}}`. The keys may have any of the known names. There may be several objects, or a
+    /// list of them.
     Json,
     /// [`Json`](Self::Json) without a mark before it.
     BareJson,
     /// `[{"f": {..}}]`
     JsonByName,
-    /// Only the arguments, in JSON. A header named the tool.
+    /// Only the arguments, as JSON. A header before them has named the tool.
     Arguments,
-    /// A name, followed by the arguments in JSON.
+    /// The tool's name, followed by the arguments as JSON.
     Named(Head),
-    /// A name, followed by tags.
+    /// The tool's name, followed by tags.
     Tags(&'static Tags),
-    /// MiniMax M3's nested tags.
+    /// Nested tags, as MiniMax M3 writes them.
     NestedTags,
     /// `[f(a='x', n=1)]`
     Python,
     /// `call:f{a:<|"|>x<|"|>,n:1}`
     Gemma,
-    /// A call in JSON, a method of a tool from the model's training, or a program for the tool `python`.
+    /// A call as JSON, a call of a method of a tool that the model knows from its training, or a program for the tool
+    /// `python`.
     Code,
 }
 
-/// Maximum bytes of the whitespace before a call together with the call's name.
+/// Maximum bytes of a call's name, together with the white space before it.
 const MAX_NAME: usize = 256;
 
-/// Possible first keys of a call without a mark.
+/// The keys with which a call may begin that has no mark.
 const FIRST_KEYS: &[&str] = &["\"name\"", "\"type\"", "\"function\"", "\"parameters\""];
 
 impl Body {
-    /// A tracker for the body's JSON value, if it has one. Marks inside the value's strings do not count.
+    /// If the body is a JSON value, a tracker for it. Marks that occur in the strings of the value do not count.
     pub(super) fn follow(&self) -> Option<Follow> {
         match self {
             Self::Json | Self::JsonByName | Self::Arguments => Some(Follow::new(true)),
@@ -70,7 +71,7 @@ impl Body {
         }
     }
 
-    /// Whether `text` begins like this body. `None` if the text is too short to tell.
+    /// Whether `text` begins as this body would. `None` if the text is too short for an answer.
     pub(super) fn begins(&self, text: &str) -> Option<bool> {
         if let Self::Arguments | Self::Code = self {
             return Some(true);
@@ -94,8 +95,8 @@ impl Body {
         }
     }
 
-    /// Parses the calls in `text`. `tool` is the tool that a header named. `cut_off` means that the answer ended before
-    /// the call did.
+    /// Parses the calls in `text`. `tool` is the name in the header, if there was a header. `cut_off` says that the
+    /// answer ended before the call was complete.
     pub(super) fn read(
         &self,
         text: &str,
@@ -123,7 +124,7 @@ impl Body {
             Self::Named(head) => head.call(text, tools).map(|call| vec![call]),
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
-            // A prompt can make LFM2 write JSON here.
+            // If a prompt asks for that, LFM2 writes JSON at this place.
             Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => json::calls(text),
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),
@@ -132,14 +133,14 @@ impl Body {
     }
 }
 
-/// The text before the arguments of a call in JSON.
+/// What stands before the arguments of a call, if these are JSON.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head {
     /// `name[CALL_ID]id[ARGS]`, `name[ARGS]`
     Mistral,
     /// `function<｜tool▁sep｜>name` and the beginning of a code fence, or since V3.1 `name<｜tool▁sep｜>`
     DeepSeek,
-    /// `functions.name:0<|tool_call_argument_begin|>`; the text before the mark is the call's id
+    /// `functions.name:0<|tool_call_argument_begin|>`. The text before the mark is the id of the call.
     KimiK2,
     /// `id<|tool_call:name|>name<|tool_call:args|>`
     Solar,
@@ -193,15 +194,16 @@ impl Head {
     }
 }
 
-/// The tool whose name an id contains: the longest name that occurs in it as a word, first with the same case, then in
-/// any case. Kimi's `functions.NAME:N` also occurs with other prefixes and separators, or without any.
+/// The tool whose name occurs in an id as a word. The longest name is preferred. First the case must be the same, then
+/// any case is accepted. Kimi's `functions.NAME:N` also occurs with another prefix, another separator, or without
+/// these.
 fn named_in<'a>(id: &str, tools: &'a [Tool]) -> Option<&'a str> {
     let is_word = |text: &str, at: usize, length: usize| {
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
         let before = &text[..at];
         let prefix = before.trim_end_matches('_');
         let begins = !before.ends_with(is_name) || prefix.ends_with("function") || prefix.ends_with("functions");
-        // A number may follow a name directly.
+        // A number may follow the name directly.
         let behind = text[at + length..].trim_start_matches('_').chars().next();
         begins && behind.is_none_or(|c| !is_name(c) || c.is_ascii_digit())
     };
@@ -214,7 +216,7 @@ fn named_in<'a>(id: &str, tools: &'a [Tool]) -> Option<&'a str> {
     exact.max_by_key(|name| name.len()).or_else(|| any_case.max_by_key(|name| name.len()))
 }
 
-/// The name that models and templates use for the tool that runs a program.
+/// The name of the tool that runs programs, in models and templates.
 const PYTHON: &str = "python";
 
 fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
@@ -231,8 +233,8 @@ fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
 fn with_arguments(name: &str, text: &str) -> Result<Vec<ToolCall>, CallError> {
     let arguments = match json::arguments(text) {
         _ if name.is_empty() => return Err(CallError::NoName),
-        // Text that begins like JSON but is not valid is not a program: it was meant as JSON, and may have been cut
-        // off.
+        // If a text begins like JSON but is not valid, it is not a program: it should have been JSON, and may have been
+        // cut short.
         Err(_) if name == PYTHON && !text.trim_start().starts_with('{') => serde_json::json!({ "code": text.trim() }),
         arguments => arguments?,
     };
@@ -244,7 +246,7 @@ fn begins_with(text: &str, mark: &str) -> Option<bool> {
     (!is_cut_off).then(|| text.starts_with(mark))
 }
 
-/// Whether the text begins with a name, followed by one of `next`.
+/// Whether the text begins with a name that is followed by one of `next`.
 fn begins_with_name(text: &str, next: &str) -> Option<bool> {
     let name = text.find(|c| !arguments::in_a_name(c)).unwrap_or(text.len());
     let behind = text[name..].trim_start();
@@ -255,7 +257,7 @@ fn begins_with_name(text: &str, next: &str) -> Option<bool> {
     Some(name > 0 && next.contains(behind))
 }
 
-/// Whether an object begins like a call.
+/// Whether an object begins as a call would.
 fn begins_as_bare(text: &str) -> Option<bool> {
     const MAX_WHITESPACE: usize = 64;
     let inside = text.strip_prefix('{')?;

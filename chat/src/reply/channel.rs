@@ -1,17 +1,18 @@
-//! Answers that consist of messages. The header of each message states its kind: reasoning, a call, or content.
+//! Answers that consist of several messages. The header of a message says what the message is: reasoning, a call, or
+//! content.
 
 use super::call::{Body, CallSyntax, End};
 
-/// The marks of messages and headers.
+/// The marks around messages and headers.
 #[derive(Debug)]
 pub(super) struct Channels {
-    /// The marks that begin a header. The mark is part of the header.
+    /// The marks with which a header begins. Such a mark is a part of the header.
     pub(super) starts: &'static [&'static str],
-    /// The end of a header.
+    /// The text with which a header ends.
     pub(super) header_end: &'static str,
-    /// The marks that end a message. The next message's header ends it too.
+    /// The marks with which a message ends. A message also ends where the next header begins.
     pub(super) ends: &'static [&'static str],
-    /// The kind of message that a header announces; `None` if the text is not a header.
+    /// Which kind of message a header announces; `None` if the text is no header.
     pub(super) message: fn(&str) -> Option<Message>,
 }
 
@@ -20,12 +21,12 @@ pub(super) struct Channels {
 pub(super) enum Message {
     Content,
     Reasoning,
-    /// Arguments for this tool.
+    /// The arguments for the tool with this name.
     Call(String),
 }
 
 impl Channels {
-    /// The message that the end of the prompt has begun, by its header.
+    /// If the prompt ends inside a message, the kind of that message, according to its header.
     pub(super) fn under_way(&self, prompt: &str) -> Option<Message> {
         let begin = self.starts.first().and_then(|start| prompt.rfind(start))?;
         let (header, _) = prompt[begin..].split_once(self.header_end)?;
@@ -33,10 +34,10 @@ impl Channels {
     }
 }
 
-/// A call that is a whole message.
+/// The syntax of a call that is a whole message.
 pub(super) const CALL: CallSyntax = CallSyntax { open: "", end: End::Mark(&[]), bodies: &[Body::Arguments] };
 
-/// Maximum bytes of a header. Longer text is content.
+/// Maximum bytes of a header. If the text is longer, it is content.
 pub(super) const MAX_HEADER: usize = 256;
 
 /// `<|channel|>analysis<|message|>..<|end|><|start|>assistant<|channel|>commentary to=functions.f ..<|message|>{..}
@@ -46,7 +47,7 @@ pub(super) const HARMONY: Channels = Channels {
     header_end: "<|message|>",
     ends: &["<|end|>", "<|call|>", "<|return|>"],
     message: |header| {
-        // The smaller model sometimes begins with `<|channel|>commentary to=assistant`, followed by another header.
+        // The smaller model sometimes begins with `<|channel|>commentary to=assistant`, and then writes another header.
         let to = header.rsplit_once("to=").map(|(_, behind)| word(behind));
         if let Some(tool) = to.filter(|to| *to != "assistant") {
             let tool = tool.strip_prefix("functions.").unwrap_or(tool);
@@ -60,7 +61,7 @@ pub(super) const HARMONY: Channels = Channels {
     },
 };
 
-/// `to=self<|message|>..<|eom|><|start|>assistant to=f<|message|>`, followed by a call with its own marks
+/// `to=self<|message|>..<|eom|><|start|>assistant to=f<|message|>`, followed by a call that has its own marks.
 pub(super) const ATEM: Channels = Channels {
     starts: &["<|start|>"],
     header_end: "<|message|>",
@@ -72,7 +73,7 @@ pub(super) const ATEM: Channels = Channels {
     },
 };
 
-/// `all` and a line end before content; a tool's name before its arguments; `>>>` between messages
+/// Before content, `all` and the end of a line; before arguments, the name of a tool; between messages, `>>>`.
 pub(super) const FUNCTIONARY: Channels = Channels {
     starts: &[">>>"],
     header_end: "\n",

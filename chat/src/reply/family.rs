@@ -1,4 +1,4 @@
-//! A table of tool call formats: the texts that identify a template, and the syntax that its model writes.
+//! A table of formats for tool calls: the texts that identify a template, and the syntax in which its model writes.
 
 use std::fmt;
 
@@ -8,25 +8,25 @@ use super::call::{Body, CallSyntax, End, Head};
 use super::channel::{self, Channels};
 use super::tags;
 
-/// The description of a tool call format.
+/// The description of one format for tool calls.
 #[derive(Debug)]
 pub(super) struct Family {
     name: &'static str,
-    /// A template has this format if it contains all texts of one of these lists. Without lists, it must contain the
-    /// mark of the format's first call.
+    /// A template has this format if, for one of these lists, it contains all of the list's texts. If there are no
+    /// lists, it must contain the mark with which the first of the format's calls begins.
     templates: &'static [&'static [&'static str]],
     pub(super) calls: &'static [CallSyntax],
-    /// Marks that frame calls or content, and are dropped.
+    /// Marks around calls or content. They are dropped.
     pub(super) silent: &'static [&'static str],
-    /// Whether a call's mark ends reasoning that is still open. True if models write the mark only for calls, or make
-    /// calls before they close their reasoning.
+    /// Whether the mark of a call ends reasoning that has not been closed. This is true if models write the mark only
+    /// for calls, or if they call tools before they close their reasoning.
     pub(super) ends_reasoning: bool,
-    /// A call without a mark that makes up the whole answer.
+    /// The syntax of a call that has no mark and is the whole answer.
     pub(super) bare: Option<&'static CallSyntax>,
     pub(super) channels: Option<&'static Channels>,
 }
 
-/// A format without calls.
+/// A format that has no calls.
 pub(super) const NONE: Family =
     Family { name: "", templates: &[], calls: &[], silent: &[], ends_reasoning: false, bare: None, channels: None };
 
@@ -36,7 +36,7 @@ impl ToolCallFormat {
         FORMATS.iter().map(|(format, _)| *format)
     }
 
-    /// The format whose marks a template contains.
+    /// The format whose marks occur in a template.
     pub(super) fn of_template(source: &str) -> Option<Self> {
         let has = |texts: &&[&str]| texts.iter().all(|text| source.contains(text));
         let found = FORMATS.iter().find(|(_, family)| match family.templates {
@@ -47,12 +47,12 @@ impl ToolCallFormat {
     }
 
     pub(super) fn family(self) -> &'static Family {
-        // The table has one entry for each format, in the same order.
+        // The table contains each format, in the same order.
         &FORMATS[self as usize].1
     }
 }
 
-/// Writes the format's name: `hermes`, `qwen3-coder`.
+/// Writes the name of the format, such as `hermes` or `qwen3-coder`.
 impl fmt::Display for ToolCallFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.family().name)
@@ -65,8 +65,8 @@ const fn call(open: &'static str, end: End, bodies: &'static [Body]) -> CallSynt
 
 macro_rules! formats {
     ($($(#[$doc:meta])* $format:ident $name:literal { $($field:ident: $value:expr),* $(,)? })*) => {
-        /// The format in which a model writes tool calls. Formats are named after the models that made them known; many
-        /// other models use them too.
+        /// A format in which models write tool calls. A format is named after the model that made it known; many other
+        /// models use it too.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -79,15 +79,16 @@ macro_rules! formats {
     };
 }
 
-// Templates are compared in this order. If a template has the marks of several formats, the first one counts.
+// A template is compared with the formats in this order. If it has the marks of several formats, the first of these is
+// used.
 formats! {
     /// `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|>`: gpt-oss
     Harmony "harmony" {
         templates: &[&["<|channel|>", "<|message|>"]],
         channels: Some(&channel::HARMONY),
     }
-    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels:
-    /// `to=self`, `to=f`
+    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in a message whose
+    /// header has `to=f`; reasoning is in a message with `to=self`
     Atem "atem" {
         calls: &[call("<atem:function_calls>", End::Mark(&["</atem:function_calls>"]), &[Body::Tags(&tags::ATEM)])],
         channels: Some(&channel::ATEM),
@@ -123,7 +124,7 @@ formats! {
         ],
         ends_reasoning: true,
     }
-    /// `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: DeepSeek V3.1, and with a code fence V3 and R1
+    /// `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: DeepSeek V3.1; with a code fence, V3 and R1
     DeepSeek "deepseek" {
         calls: &[call("<｜tool▁call▁begin｜>", End::Mark(&["<｜tool▁call▁end｜>"]), &[Body::Named(Head::DeepSeek)])],
         silent: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
@@ -154,7 +155,7 @@ formats! {
         calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Tags(&tags::GLM)])],
         ends_reasoning: true,
     }
-    /// [`Qwen3Coder`](Self::Qwen3Coder)'s format inside `<seed:tool_call>`
+    /// The format of [`Qwen3Coder`](Self::Qwen3Coder), between `<seed:tool_call>` and its end
     SeedOss "seed-oss" {
         calls: &[call("<seed:tool_call>", End::Mark(&["</seed:tool_call>"]), &[Body::Tags(&tags::SEED_OSS)])],
     }
@@ -181,7 +182,7 @@ formats! {
             call("<|python_tag|>", End::Answer, &[Body::Code]),
         ],
     }
-    /// `[TOOL_CALLS][{"name": "f", "arguments": {..}}]`, since 2025 `[TOOL_CALLS]f[ARGS]{..}`
+    /// `[TOOL_CALLS][{"name": "f", "arguments": {..}}]`; since 2025, `[TOOL_CALLS]f[ARGS]{..}`
     Mistral "mistral" {
         calls: &[call("[TOOL_CALLS]", End::Value, &[Body::Json, Body::Named(Head::Mistral)])],
         ends_reasoning: true,
@@ -236,12 +237,12 @@ formats! {
     Hermes "hermes" {
         calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Json, Body::Tags(&tags::QWEN3_CODER)])],
     }
-    /// `{"name": "f", "parameters": {..}}` as the whole answer; `<|python_tag|>tool.call(query="x")` for tools from the
-    /// model's training
+    /// `{"name": "f", "parameters": {..}}`, which is the whole answer; for tools that the model knows from its
+    /// training, `<|python_tag|>tool.call(query="x")`
     Llama3 "llama-3" {
         templates: &[&["<|python_tag|>"], &["|>ipython", "\"parameters\""]],
         calls: &[call("<|python_tag|>", End::Answer, &[Body::Code])],
-        // Llama 4's marks.
+        // Marks that Llama 4 writes.
         silent: &["<|python_start|>", "<|python_end|>"],
         bare: Some(&call("", End::WholeAnswer, &[Body::BareJson])),
     }

@@ -1,30 +1,31 @@
-//! Why an answer ended.
+//! The reason why an answer ended.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a text or an answer ended.
+/// The reason why a text or an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model chose a token that ends the text or turn.
+    /// The model chose a token that ends the text or the turn.
     EndOfGeneration,
-    /// The text contained a stop string.
+    /// A stop string occurred in the text.
     StopString,
     /// The limit of tokens was reached (`max_tokens`).
     MaxTokens,
-    /// The context has no room for another token.
+    /// There is no room in the context for another token.
     ContextFull,
-    /// The reader aborted the text, or dropped it.
+    /// The reader of the text aborted it, or dropped it.
     Aborted,
-    /// An error ended the text; the iterator returned the error.
+    /// An error ended the text. The iterator has returned the error.
     Error,
 }
 
 impl FinishReason {
-    /// Whether a limit, an abort or an error cut the text short. `false` if the model or a stop string ended the text.
+    /// Whether the text was cut short by a limit, an abort or an error. It is `false` if the model or a stop string
+    /// ended the text.
     ///
     /// ```
     /// use autoplace_chat::FinishReason;
@@ -37,7 +38,7 @@ impl FinishReason {
     }
 }
 
-/// Writes the subject of "... ended the text", such as `max_tokens` or `the end of the context`.
+/// Writes a text that fits before "ended the text", such as `max_tokens` or `the end of the context`.
 impl fmt::Display for FinishReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,4 @@
-//! Calls in JSON: `{"name": .., "arguments": {..}}`, several objects, or a list.
+//! Calls that are JSON: `{"name": .., "arguments": {..}}`, several such objects, or a list of them.
 
 use serde_json::{Map, Value};
 
@@ -6,17 +6,17 @@ use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::{Tool, ToolCall};
 
-/// The key names that models use.
+/// The names that models use for this key.
 const NAME: &[&str] = &["name", "tool_name", "function"];
 const ARGUMENTS: &[&str] = &["arguments", "parameters"];
 const ID: &[&str] = &["id", "tool_call_id", "call_id"];
 
-/// The calls in `text`: consecutive values, each an object or a list of objects.
+/// The calls in `text`. It contains values one after the other, each of which is an object or a list of objects.
 pub(super) fn calls(text: &str) -> Result<Vec<ToolCall>, CallError> {
     calls_as(text, call)
 }
 
-/// The calls in `text`, written as `{"f": {..}}`.
+/// The calls in `text`, each written as `{"f": {..}}`.
 pub(super) fn calls_by_name(text: &str) -> Result<Vec<ToolCall>, CallError> {
     calls_as(text, |object| match object.iter().next() {
         Some((name, arguments)) if object.len() == 1 => Ok(ToolCall::new(name, arguments::object(arguments.clone())?)),
@@ -43,7 +43,7 @@ fn calls_as(
     })
 }
 
-/// Arguments in JSON. Only a code fence may follow them.
+/// Arguments that are JSON. Only a code fence may follow them.
 pub(super) fn arguments(text: &str) -> Result<Value, CallError> {
     let mut reader = Reader(text);
     if text.trim().is_empty() {
@@ -86,8 +86,9 @@ fn call(mut object: Map<String, Value>) -> Result<ToolCall, CallError> {
     }
 }
 
-/// The incomplete call `{"name": .., "arguments": {..}}` in a text that may end anywhere. A partial name is completed
-/// if the name of only one of the `tools` begins with it. `None` if the tool is unknown.
+/// The call `{"name": .., "arguments": {..}}` in a text that may have ended anywhere, so that the call is incomplete.
+/// If only a part of the name is there, and exactly one name of the `tools` begins with it, that name is used. `None`
+/// if there is no such tool.
 pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
     let mut reader = Reader(text);
     if !reader.next_is("{") || !reader.next_is("\"name\"") || !reader.next_is(":") {
@@ -101,45 +102,46 @@ pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
     reader.take(values.byte_offset());
     let has_arguments = reader.next_is(",") && reader.next_is("\"arguments\"") && reader.next_is(":");
     let so_far = if has_arguments { reader.0.trim_start() } else { "" };
-    // The arguments may be complete, if only the end of the call is missing.
+    // If only the end of the call is missing, the arguments may be complete.
     let whole = serde_json::from_str(so_far).ok().filter(Value::is_object);
     Some(ToolCall::new(name, whole.unwrap_or_else(|| so_far.into())))
 }
 
-/// A call without arguments to the only tool whose name begins with this text.
+/// A call without arguments. The tool is the only one whose name begins with this text.
 fn only(tools: &[Tool], beginning: &str) -> Option<ToolCall> {
     let mut named = tools.iter().filter(|tool| tool.name.starts_with(beginning));
     let tool = named.next()?;
     named.next().is_none().then(|| ToolCall::new(tool.name.as_str(), "".into()))
 }
 
-/// Tracks JSON byte by byte: strings, brackets and the ends of values.
+/// Follows JSON byte by byte, and recognises strings, brackets and the ends of values.
 #[derive(Debug, Default)]
 pub(super) struct Follow {
     lists: bool,
-    /// Number of open brackets; 0 outside of values.
+    /// How many brackets are open; 0 outside of values.
     pub(super) depth: u32,
     pub(super) in_string: bool,
-    /// Whether the text between values has anything except commas and semicolons.
+    /// Whether there is any text between values other than commas and semicolons.
     pub(super) stray: bool,
     escaped: bool,
     broken: bool,
 }
 
 impl Follow {
-    /// Starts at the first `{`, or with `lists` also at the first `[`.
+    /// A value begins at `{`, and with `lists` also at `[`.
     pub(super) fn new(lists: bool) -> Self {
         Self { lists, ..Self::default() }
     }
 
-    /// Reads the next byte. Returns whether a value ends with it.
+    /// Reads the next byte. Returns whether a value ends with this byte.
     pub(super) fn byte(&mut self, byte: u8) -> bool {
         if self.in_string {
             match byte {
                 _ if self.escaped => self.escaped = false,
                 b'\\' => self.escaped = true,
                 b'"' => self.in_string = false,
-                // A JSON string has no line breaks, so a quote is missing. Quotes are ignored from here on.
+                // In JSON, a string contains no line break, so a quotation mark must be missing. From here on,
+                // quotation marks are ignored.
                 b'\n' => (self.in_string, self.broken) = (false, true),
                 _ => {}
             }

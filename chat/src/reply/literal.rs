@@ -1,4 +1,4 @@
-//! Calls that resemble source code: `f(a='x', n=1)` in Python's syntax, `call:f{a:<|"|>x<|"|>,n:1}` in Gemma's.
+//! Calls that look like source code: `f(a='x', n=1)` in Python's syntax, `call:f{a:<|"|>x<|"|>,n:1}` in Gemma's.
 
 use serde_json::{Map, Value};
 
@@ -6,22 +6,22 @@ use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::ToolCall;
 
-/// Maximum nesting of lists and objects, the same as `serde_json`'s.
+/// Maximum nesting of lists and objects. It is the same in `serde_json`.
 const DEPTH: u8 = 127;
 
-/// The beginning of Gemma's calls.
+/// The text with which Gemma's calls begin.
 pub(super) const GEMMA_CALL: &str = "call:";
 
-/// The syntax of strings.
+/// How strings are written.
 #[derive(Debug, Clone, Copy)]
 enum Quotes {
-    /// `'` and `"`, with backslash escapes.
+    /// In `'` or `"`, with backslash escapes.
     Python,
-    /// `<|"|>` or `<escape>`, without escapes.
+    /// In `<|"|>` or `<escape>`, without escapes.
     Gemma,
 }
 
-/// Parses calls in Python's syntax, which may be in a list.
+/// Parses calls in Python's syntax. They may stand in a list.
 pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
     let mut text = text.trim();
     if let Some(list) = text.strip_prefix('[') {
@@ -29,7 +29,7 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
         text = list.ok_or_else(|| CallError::unexpected("]", ""))?;
     }
     each(text, ",;", |reader, calls| {
-        // Llama calls tools from its training through a method `call`.
+        // For a tool that it knows from its training, Llama calls the method `call`.
         let name = reader.until("(")?;
         let name = name.strip_suffix(".call").unwrap_or(name);
         let arguments = reader.object("=", ")", Quotes::Python, DEPTH)?;
@@ -57,7 +57,7 @@ pub(super) fn gemma(text: &str) -> Result<ToolCall, CallError> {
 }
 
 impl Reader<'_> {
-    /// Parses keys and values up to `end`.
+    /// Parses keys with their values, up to `end`.
     fn object(&mut self, between: &str, end: &str, quotes: Quotes, depth: u8) -> Result<Value, CallError> {
         let mut object = Map::new();
         while !self.next_is(end) {
@@ -128,12 +128,12 @@ impl Reader<'_> {
         Ok(value)
     }
 
-    /// Reads a string if one comes next.
+    /// If a string comes next, reads it.
     fn string(&mut self, quotes: Quotes) -> Result<Option<String>, CallError> {
         match quotes {
             Quotes::Gemma if self.next_is("<|\"|>") => Ok(Some(self.until("<|\"|>")?.to_owned())),
             Quotes::Gemma if self.next_is("<escape>") => Ok(Some(self.until("<escape>")?.to_owned())),
-            // Models also write lists and objects as JSON.
+            // Sometimes models write lists and objects as JSON.
             Quotes::Gemma if self.next_is("\"") => self.quoted('"').map(Some),
             Quotes::Python if self.next_is("'") => self.quoted('\'').map(Some),
             Quotes::Python if self.next_is("\"") => self.quoted('"').map(Some),
@@ -141,8 +141,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a string up to the quote that ends the value. Other quotes are part of the string, because templates do
-    /// not escape the quotes in a string.
+    /// Reads a string, up to the quotation mark with which the value ends. Quotation marks before it belong to the
+    /// string, because templates do not escape them.
     fn quoted(&mut self, quote: char) -> Result<String, CallError> {
         let mut text = String::new();
         let mut rest = self.0.chars();

@@ -1,17 +1,17 @@
-//! Finds the marks of a format in text that arrives in pieces.
+//! Finds a format's marks in a text that arrives in pieces.
 
-/// Marks with their meanings.
+/// Marks, each with its meaning.
 #[derive(Debug, Clone)]
 pub(super) struct Marks<T>(Vec<(&'static str, T)>);
 
-/// The result of looking for a mark at a position.
+/// What was found at a position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum At<T> {
     /// No mark.
     Nothing,
-    /// The text may end with the beginning of a mark.
+    /// The text may end in the middle of a mark.
     Undecided,
-    /// A mark of this many bytes.
+    /// A mark that has this many bytes.
     Mark(T, usize),
 }
 
@@ -20,13 +20,13 @@ impl<T: Copy> Marks<T> {
         Self(Vec::new())
     }
 
-    /// Adds marks; empty ones are skipped. A mark that exists already keeps its first meaning.
+    /// Adds marks. Empty ones are left out. If a mark is already there, its meaning does not change.
     pub(super) fn add(&mut self, texts: &[&'static str], meaning: T) {
         let texts = texts.iter().filter(|text| !text.is_empty());
         self.0.extend(texts.map(|text| (*text, meaning)));
     }
 
-    /// Removes the marks whose meaning satisfies the predicate.
+    /// Removes the marks for whose meaning the predicate is true.
     pub(super) fn remove(&mut self, is_such: impl Fn(T) -> bool) {
         self.0.retain(|(_, meaning)| !is_such(*meaning));
     }
@@ -35,8 +35,8 @@ impl<T: Copy> Marks<T> {
         self.0.is_empty()
     }
 
-    /// The longest mark at the start of `text`. Undecided while a longer mark is possible, unless `last` says that no
-    /// text follows.
+    /// The longest mark with which `text` begins. The result is undecided as long as a longer mark is possible, unless
+    /// `last` says that no more text follows.
     pub(super) fn at(&self, text: &[u8], last: bool) -> At<T> {
         let mut longest = At::Nothing;
         let mut length = 0;
@@ -57,8 +57,8 @@ impl<T: Copy> Marks<T> {
         longest
     }
 
-    /// The position of the first mark in `text`, or the position from which more text is needed to decide. It is the
-    /// end of the text if no mark can have begun.
+    /// The position of the first mark in `text`. If it is undecided whether there is a mark, the position where it
+    /// would begin. If no mark can have begun, the position is the end of the text.
     pub(super) fn find(&self, text: &str, last: bool) -> (usize, At<T>) {
         let bytes = text.as_bytes();
         for place in 0..bytes.len() {

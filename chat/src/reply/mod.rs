@@ -1,7 +1,7 @@
-//! Parses a model's answer into content, reasoning and tool calls.
+//! Parses the answer of a model into content, reasoning and tool calls.
 //!
-//! In: the text of an answer as it is generated, with its control tokens written out. Out: [`ReplyPart`]s as soon as
-//! they are certain, and a [`Reply`] at the end. A model's [`ReplyFormat`], which comes from its chat template,
+//! In: the text of an answer as it is generated, with its control tokens written out. Out: a [`ReplyPart`] as soon as
+//! it is certain, and a [`Reply`] at the end. A [`ReplyFormat`], which is taken from the model's chat template,
 //! describes the marks that the model writes. No text is lost: a call that cannot be parsed is returned as content.
 
 mod arguments;
@@ -30,7 +30,7 @@ pub use format::{ReasoningMarks, ReplyFormat};
 pub use parser::ReplyParser;
 pub use written::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
 
-/// A piece of an answer. Pieces come in the order of the model's text.
+/// A piece of an answer. The pieces have the same order as in the model's text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyPart {
@@ -38,26 +38,26 @@ pub enum ReplyPart {
     Reasoning(String),
     /// A piece of the answer itself.
     Content(String),
-    /// A whole call of a tool.
+    /// A complete call of a tool.
     ToolCall(ToolCall),
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reply {
-    /// The text of the answer: all [`ReplyPart::Content`] joined.
+    /// The text of the answer: the texts of all [`ReplyPart::Content`], joined.
     pub content: String,
-    /// The reasoning: all [`ReplyPart::Reasoning`] joined; `None` without reasoning.
+    /// The reasoning: the texts of all [`ReplyPart::Reasoning`], joined; `None` if there is none.
     pub reasoning: Option<String>,
-    /// The tool calls, in the order of the text.
+    /// The tool calls, in the order in which the model wrote them.
     pub tool_calls: Vec<ToolCall>,
     /// Calls that could not be parsed. Their text is also in `content`.
     pub malformed: Vec<MalformedCall>,
     /// The model's complete text, with marks and whitespace.
     pub raw: String,
-    /// Why the answer ended, if the program that generated it says so. An answer that `max_tokens` or a full context
-    /// [cut short](FinishReason::is_cut) may look like a whole one.
+    /// Why the answer ended, if the program that generated it says so. If `max_tokens` or a full context has [cut an
+    /// answer short](FinishReason::is_cut), it may nevertheless look complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
 }
@@ -69,17 +69,17 @@ impl Reply {
     }
 }
 
-/// Text that begins like a tool call but is not a valid one.
+/// A text that begins like a tool call but is no valid call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MalformedCall {
-    /// The model's text with its marks. It is only the opening mark if the text behind that does not begin a call.
+    /// The model's text, with its marks. If what follows the opening mark does not begin a call, this is only the mark.
     pub text: String,
-    /// The reason why it is not valid.
+    /// The reason why it is no valid call.
     pub reason: CallError,
 }
 
-/// The reason why text is not a tool call.
+/// The reason why a text is no tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[serde(rename_all = "snake_case")]
@@ -88,7 +88,7 @@ pub enum CallError {
     /// The answer ended inside the call, for example at its token limit.
     #[error("the answer ends within the call")]
     CutOff,
-    /// The text behind the opening mark does not begin a call.
+    /// What follows the opening mark does not begin a call.
     #[error("no call follows its opening mark")]
     NotACall,
     /// The JSON is invalid.
@@ -100,7 +100,7 @@ pub enum CallError {
     /// The arguments are not an object.
     #[error("the call's arguments are not an object")]
     NotAnObject,
-    /// The text differs from the format at this place.
+    /// At this place, the text does not follow the format.
     #[error("the call has {found:?} where {expected} should stand")]
     Unexpected { expected: String, found: String },
 }

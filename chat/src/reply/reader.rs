@@ -3,19 +3,19 @@
 use super::CallError;
 use crate::ToolCall;
 
-/// The unread text.
+/// The text that was not read yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) &'a str);
 
 impl<'a> Reader<'a> {
-    /// Takes the next `length` bytes.
+    /// Reads the next `length` bytes.
     pub(super) fn take(&mut self, length: usize) -> &'a str {
         let (taken, rest) = self.0.split_at(length);
         self.0 = rest;
         taken
     }
 
-    /// Skips whitespace, and then `mark` if it comes next. Returns whether it came.
+    /// Skips white space. If `mark` comes next, skips it too. Returns whether `mark` came next.
     pub(super) fn next_is(&mut self, mark: &str) -> bool {
         self.0 = self.0.trim_start();
         let behind = self.0.strip_prefix(mark);
@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the text before `mark`, and skips the mark.
+    /// Reads the text before `mark`, and skips the mark.
     pub(super) fn until(&mut self, mark: &str) -> Result<&'a str, CallError> {
         let (before, rest) = self.0.split_once(mark).ok_or_else(|| self.unexpected(mark))?;
         self.0 = rest;
@@ -49,7 +49,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Calls `read` repeatedly until the end of `text`. Whitespace and the characters in `between` may separate calls.
+/// Calls `read` again and again until the end of `text`. Between two calls, there may be white space and the characters
+/// in `between`.
 pub(super) fn each(
     text: &str,
     between: &str,

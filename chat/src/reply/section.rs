@@ -1,12 +1,12 @@
-//! The current section of an answer, and the rules for its whitespace.
+//! The current section of an answer, and the rules for white space in it.
 //!
-//! Whitespace next to a mark belongs to the mark. Whitespace at the beginning and end of the whole answer stays. A
-//! blank line separates two sections of the same kind if something else was between them, such as a call between two
-//! paragraphs.
+//! White space next to a mark belongs to the mark. White space at the beginning and at the end of the whole answer is
+//! kept. If there is something between two sections of the same kind, such as a call between two paragraphs, the
+//! sections are separated by a blank line.
 
 use super::{CallError, MalformedCall, Reply, ReplyPart, ToolCall};
 
-/// The kind of text.
+/// The kind of a section's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Kind {
     #[default]
@@ -16,37 +16,37 @@ pub(super) enum Kind {
 
 const BETWEEN_SECTIONS: &str = "\n\n";
 
-/// The current section and the results so far.
+/// The current section, and the results so far.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) kind: Kind,
-    /// End of the text that was returned.
+    /// The end of the text that was already returned.
     given: usize,
-    /// End of the text that belongs to this section.
+    /// The end of the text that belongs to this section.
     said: usize,
-    /// Whether text of this section was returned.
+    /// Whether any text of this section was returned.
     pub(super) started: bool,
-    /// Whether the section begins next to a mark.
+    /// Whether there is a mark directly before the section.
     after_mark: bool,
-    /// The results so far, without the raw text.
+    /// The results so far, but without the raw text.
     pub(super) reply: Reply,
-    /// The parts to return next.
+    /// The parts that are returned next.
     pub(super) parts: Vec<ReplyPart>,
 }
 
 impl Section {
-    /// Ends the section at a mark and begins the next one behind it.
+    /// Ends the section at a mark, and begins the next section after it.
     pub(super) fn begin(&mut self, kind: Kind, at: usize) {
         (self.kind, self.given, self.said) = (kind, at, at);
         (self.started, self.after_mark) = (false, true);
     }
 
-    /// Whether this section has text, or the answer has content.
+    /// Whether this section has any text, or the answer has any content.
     pub(super) fn has_begun(&self) -> bool {
         self.started || !self.reply.content.is_empty()
     }
 
-    /// Adds the text up to `end` to the section and returns it, except for trailing whitespace.
+    /// Adds the text before `end` to the section, and returns it without white space at its end.
     pub(super) fn say(&mut self, raw: &str, end: usize) {
         let new = raw[self.said..end].trim_end();
         if !new.is_empty() {
@@ -55,7 +55,7 @@ impl Section {
         self.said = end;
     }
 
-    /// Returns all text, for sections that no mark can end.
+    /// Returns all of the text. This is for sections that no mark can end.
     pub(super) fn pass(&mut self, raw: &str) {
         if self.given < raw.len() {
             self.give(raw, raw.len());
@@ -63,7 +63,7 @@ impl Section {
         self.said = raw.len();
     }
 
-    /// Ends the answer, and returns the text that was held back.
+    /// Ends the answer, and returns the text that was kept back.
     pub(super) fn end(&mut self, raw: &str) {
         self.say(raw, raw.len());
         if self.started || !self.after_mark {
@@ -98,7 +98,7 @@ impl Section {
         self.parts.push(ReplyPart::ToolCall(call));
     }
 
-    /// Adds an unreadable call.
+    /// Adds a call that cannot be read.
     pub(super) fn malformed(&mut self, text: &str, reason: CallError) {
         let text = text.to_owned();
         self.reply.malformed.push(MalformedCall { text, reason });

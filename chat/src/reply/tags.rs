@@ -1,5 +1,5 @@
-//! Calls with tags for arguments: `<function=f><parameter=a>1</parameter></function>` and
-//! `f<arg_key>a</arg_key><arg_value>1</arg_value>`; also MiniMax M3's nested tags.
+//! Calls in which arguments have tags: `<function=f><parameter=a>1</parameter></function>` and
+//! `f<arg_key>a</arg_key><arg_value>1</arg_value>`. MiniMax M3's nested tags are read here too.
 
 use serde_json::{Map, Value};
 
@@ -8,22 +8,22 @@ use super::arguments::{self, Schema};
 use super::reader::{Reader, each};
 use crate::{Tool, ToolCall};
 
-/// The tags of a format.
+/// The tags that a format uses.
 #[derive(Debug)]
 pub(super) struct Tags {
-    /// The texts before the tool's name, behind it, and behind the last argument. If the first is empty, there is a
-    /// single call. If the second is empty, the name ends where an argument begins.
+    /// The texts before the tool's name, after the name, and after the last argument. If the first is empty, there is
+    /// only one call. If the second is empty, the name ends where an argument begins.
     pub(super) call: [&'static str; 3],
-    /// The texts before and behind an argument's name. If the second is `>`, the name may be an attribute's value:
-    /// `name="a"`.
+    /// The texts before and after the name of an argument. If the second is `>`, the name may be the value of an
+    /// attribute: `name="a"`.
     pub(super) key: [&'static str; 2],
-    /// The texts before and behind a value.
+    /// The texts before and after a value.
     pub(super) value: [&'static str; 2],
-    /// Whether values are on their own lines.
+    /// Whether each value has lines of its own.
     pub(super) lines: bool,
 }
 
-/// `<invoke name="f"><parameter name="a">1</parameter></invoke>`, with a prefix in the tag names.
+/// `<invoke name="f"><parameter name="a">1</parameter></invoke>`, in which the tags' names have a prefix.
 macro_rules! invoke {
     ($prefix:literal) => {
         Tags {
@@ -36,7 +36,7 @@ macro_rules! invoke {
 }
 
 pub(super) const MINIMAX_M2: Tags = invoke!("");
-/// In this format, an attribute marks the values that are strings.
+/// In this format, an attribute says which values are strings.
 pub(super) const DEEPSEEK_V32: Tags = invoke!("｜DSML｜");
 pub(super) const ATEM: Tags = invoke!("atem:");
 
@@ -47,10 +47,10 @@ pub(super) const QWEN3_CODER: Tags = Tags {
     lines: true,
 };
 
-/// [`QWEN3_CODER`] behind `<function=`, for answers without the mark before it.
+/// [`QWEN3_CODER`] as it continues after `<function=`, for answers that lack the mark before it.
 pub(super) const QWEN3_CODER_BARE: Tags = Tags { call: ["", ">", "</function>"], ..QWEN3_CODER };
 
-/// The tags behind `<function name="`.
+/// The tags that follow `<function name="`.
 pub(super) const MINICPM5: Tags =
     Tags { call: ["", "\">", "</function>"], key: ["<param name=", ">"], value: ["", "</param>"], lines: false };
 
@@ -73,7 +73,7 @@ pub(super) fn calls(text: &str, tags: &Tags, tools: &[Tool]) -> Result<Vec<ToolC
             return reader.end();
         }
         calls.push(call(reader, tags, tools)?);
-        // Models sometimes write a closing tag twice.
+        // Sometimes models write a closing tag twice.
         while tags.next_is_close(reader) {}
         Ok(())
     })
@@ -92,7 +92,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
     let mut object = Map::new();
     while reader.next_is(key) {
         let header = match reader.0.find(value).filter(|_| !value.is_empty()) {
-            // The closing tag of the name is missing.
+            // The tag that closes the name is missing.
             Some(at) if !reader.0[..at].contains(key_end) => reader.take(at),
             _ => reader.until(key_end)?,
         };
@@ -124,16 +124,16 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
 }
 
 impl Tags {
-    /// Skips a closing tag of a value or of a call. Returns whether one came next.
+    /// Skips a tag that closes a value or a call. Returns whether such a tag came next.
     fn next_is_close(&self, reader: &mut Reader<'_>) -> bool {
         [self.value[1], self.call[2]].iter().any(|close| !close.is_empty() && reader.next_is(close))
     }
 
-    /// The end of the value at the start of `text`. Tags inside a value belong to it if they are also closed inside. If
-    /// the closing tag is missing, the value ends before the next argument or at the end of the call.
+    /// Where the value ends with which `text` begins. If a tag inside a value is closed inside it, both belong to the
+    /// value. If the closing tag is missing, the value ends before the next argument, or with the call.
     fn value_end(&self, text: &str, is_argument: impl Fn(&str) -> bool) -> usize {
         let ([key, key_end], close, [_, value_end]) = (self.key, self.call[2], self.value);
-        // An opening tag of an argument: its name is on one line and not too long.
+        // The tag that opens an argument. Its name is on one line and not too long.
         let opens = |text: &str| {
             let header = text.strip_prefix(key)?;
             let end = header.find(key_end).filter(|end| *end <= MAX_HEADER)?;
@@ -168,7 +168,7 @@ impl Tags {
     }
 }
 
-/// Maximum bytes of an argument's opening tag.
+/// Maximum bytes of the tag that opens an argument.
 const MAX_HEADER: usize = 256;
 
 fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<Schema<'_>>) -> Value {
@@ -186,7 +186,7 @@ fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<Schema<'_>>)
     }
 }
 
-/// `a` in both `a` and `"a" more="b"`.
+/// The `a` in `a`, and the `a` in `"a" more="b"`.
 fn attribute(header: &str) -> &str {
     match header.strip_prefix('"') {
         Some(quoted) => quoted.split('"').next().unwrap_or_default(),
@@ -194,21 +194,21 @@ fn attribute(header: &str) -> &str {
     }
 }
 
-/// MiniCPM5's prefix of values that contain marks.
+/// The prefix that MiniCPM5 writes before a value that contains marks.
 const CDATA: &str = "<![CDATA[";
 
-/// The token before each of MiniMax M3's tags.
+/// The token that comes before each tag of MiniMax M3.
 const TOKEN: &str = "]<]minimax[>[";
-/// The beginning of an opening tag.
+/// The text with which an opening tag begins.
 pub(super) const OPEN: &str = "]<]minimax[>[<";
-/// The beginning of a call.
+/// The text with which a call begins.
 pub(super) const INVOKE: &str = "]<]minimax[>[<invoke";
-/// The tag of list items.
+/// The tag around the items of lists.
 const ITEM: &str = "item";
-/// Maximum nesting of tags, the same as `serde_json`'s for values.
+/// Maximum nesting of tags. For values, it is the same in `serde_json`.
 const DEPTH: u8 = 127;
 
-/// The calls in `text`: `<invoke name="f">` with a tag for each argument and each nested value.
+/// The calls in `text`. Each is an `<invoke name="f">` with a tag for every argument and every nested value.
 pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {
     each(text, "", |reader, calls| {
         let tag = open(reader)?;
@@ -221,15 +221,15 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
     })
 }
 
-/// The value that encloses another value.
+/// The value that contains another value.
 #[derive(Clone, Copy)]
 struct Enclosing<'a> {
     schema: Option<Schema<'a>>,
-    /// The tag of the inner value.
+    /// The tag of the value that it contains.
     tag: &'a str,
 }
 
-/// Parses the content of a tag: other tags or text.
+/// Parses what stands inside a tag: other tags, or text.
 fn inner(
     reader: &mut Reader<'_>,
     schema: Option<Schema<'_>>,
@@ -251,7 +251,7 @@ fn inner(
     let mut entries = Vec::new();
     while let Some(next) = opened(reader) {
         let has = |schema: Option<Schema<'_>>| schema.is_some_and(|schema| schema.property(&next).is_some());
-        // The property belongs to the enclosing value and not to the inner one, so a closing tag is missing.
+        // This property belongs to the enclosing value and not to the inner one. So a closing tag is missing.
         if next.starts_with("invoke name=") || (!has(schema) && has(enclosing.schema)) {
             break;
         }
@@ -272,8 +272,8 @@ fn open<'a>(reader: &mut Reader<'a>) -> Result<&'a str, CallError> {
     reader.until(">")
 }
 
-/// Reads one or more copies of the closing tag. The tag may be missing if the text ends, another tag opens, or the
-/// closing tag of the enclosing value follows.
+/// Reads a closing tag. It may be there several times. It may be missing if the text ends, if another tag opens, or if
+/// the closing tag of the enclosing value follows.
 fn close(reader: &mut Reader<'_>, tag: &str, enclosing: &str) -> Result<(), CallError> {
     let close = format!("{TOKEN}</{tag}>");
     if reader.next_is(&close) {

@@ -1,6 +1,6 @@
-//! The written form of each call format as data, for building grammars.
+//! How each format writes calls, as data from which grammars can be built.
 //!
-//! The parser also accepts models' mistakes and rare spellings.
+//! The parser accepts more than this: mistakes that models make, and rare spellings.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use super::channel::{FUNCTIONARY, HARMONY};
 use super::literal::GEMMA_CALL;
 use super::tags::{OPEN, Tags};
 
-/// One way in which a format writes calls between two marks.
+/// One of the ways in which a format writes calls between two marks.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WrittenCall {
@@ -19,111 +19,111 @@ pub struct WrittenCall {
     pub open: &'static str,
     /// The closing mark; empty if there is none.
     pub close: &'static str,
-    /// The possible texts between the marks. Empty if a grammar cannot express them.
+    /// The texts that may stand between the marks. Empty if a grammar cannot express these texts.
     pub bodies: Vec<WrittenBody>,
 }
 
-/// The text between the marks of a call.
+/// The text that stands between the marks of a call.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum WrittenBody {
     /// A JSON object with two keys, or a list of such objects.
     Json {
-        /// The key of the tool's name.
+        /// The key for the tool's name.
         name: &'static str,
-        /// The key of the arguments.
+        /// The key for the arguments.
         arguments: &'static str,
-        /// An optional first key with an id, a text.
+        /// The key for an id, which is a text. It comes first, and may be missing.
         id: Option<&'static str>,
         /// Whether the objects are in a list.
         is_list: bool,
     },
-    /// A list of `{"f": {..}}`.
+    /// A list of objects `{"f": {..}}`.
     JsonByName,
-    /// The tool's name and its arguments as JSON.
+    /// The tool's name, and its arguments as JSON.
     Named {
         /// The text before the name.
         before: Vec<Piece>,
         /// The text between the name and the arguments.
         between: Vec<Piece>,
-        /// The text behind the arguments.
+        /// The text after the arguments.
         behind: &'static str,
     },
-    /// The tool's name and a tag for each argument.
+    /// The tool's name, and a tag for each argument.
     Tags(WrittenTags),
     /// `[f(a='x', n=1)]`
     Python {
-        /// Whether brackets surround the calls.
+        /// Whether the calls are in square brackets.
         is_list: bool,
     },
     /// `call:f{a:<|"|>x<|"|>,n:1}`
     Gemma {
         /// The text before the name.
         begin: &'static str,
-        /// The quotation mark of texts.
+        /// The quotation mark around texts.
         quote: &'static str,
     },
-    /// A program, which becomes the argument `code` of the tool `python`.
+    /// A program. It becomes the argument `code` of the tool `python`.
     Program,
 }
 
-/// A piece of text next to a tool's name.
+/// A piece of the text before or after the name of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
     /// This text.
     Text(&'static str),
-    /// The number of a call.
+    /// A number of the call.
     Number,
-    /// An id of letters and digits.
+    /// An id that consists of letters and digits.
     Id,
 }
 
-/// Tags around a call and its arguments.
+/// The tags around a call and around its arguments.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WrittenTags {
-    /// The texts before the tool's name, behind it, and behind the last argument.
+    /// The texts before the tool's name, after the name, and after the last argument.
     pub call: [&'static str; 3],
-    /// The texts before and behind an argument's name.
+    /// The texts before and after the name of an argument.
     pub key: [&'static str; 2],
-    /// The texts before and behind a value. `{}` stands for the argument's name.
+    /// The texts before and after a value. In them, `{}` stands for the name of the argument.
     pub value: [&'static str; 2],
-    /// Whether the names of tools (first) and arguments (second) are in quotes.
+    /// Whether names are in quotes: names of tools (first), and names of arguments (second).
     pub quotes: [bool; 2],
-    /// Whether values are on their own lines.
+    /// Whether each value has lines of its own.
     pub lines: bool,
-    /// Whether an attribute behind the name says that a value is a text: `string="true"`.
+    /// Whether an attribute after the name says that a value is a text: `string="true"`.
     pub says_type: bool,
-    /// Whether several calls may appear between two marks.
+    /// Whether there may be several calls between two marks.
     pub is_list: bool,
 }
 
-/// The headers with which a format with channels marks calls.
+/// The headers of calls, in a format with channels.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct WrittenChannels {
-    /// The beginnings of a header.
+    /// The texts with which a header may begin.
     pub starts: &'static [&'static str],
-    /// The end of a header.
+    /// The text with which a header ends.
     pub header_end: &'static str,
-    /// The ends of a message, besides the next header.
+    /// The texts with which a message may end. It also ends where the next header begins.
     pub ends: &'static [&'static str],
-    /// The text before a tool's name in a header; empty if the header is the name.
+    /// The text before the tool's name in a header; empty if the header is only the name.
     pub to: &'static str,
-    /// An optional text between `to` and the name.
+    /// A text that may stand between `to` and the name.
     pub prefix: &'static str,
-    /// The header of content; empty for any header that names no tool.
+    /// The header for content; empty if content has any header that names no tool.
     pub content: &'static str,
 }
 
 impl ToolCallFormat {
-    /// The ways in which this format writes calls between marks.
+    /// The ways in which this format writes calls between two marks.
     pub fn written(self) -> Vec<WrittenCall> {
         let family = self.family();
         family.calls.iter().chain(family.bare).map(|syntax| syntax.written(self)).collect()
     }
 
-    /// The headers with which this format marks calls; `None` if it has no channels.
+    /// The headers of calls in this format; `None` if it has no channels.
     pub fn written_channels(self) -> Option<WrittenChannels> {
         Some(match self {
             Self::Harmony => WrittenChannels {
@@ -146,8 +146,8 @@ impl ToolCallFormat {
         })
     }
 
-    /// Whether formats with bare values always read this argument as a text, and whether they read `null` in it as a
-    /// value other than a text.
+    /// Two facts about formats with bare values: whether they always read this argument as a text, and whether they
+    /// read `null` in it as something other than a text.
     pub fn reads_text(parameters: &Value, argument: &str) -> (bool, bool) {
         let types = Schema::of_parameters(parameters).property(argument).map(Schema::types).unwrap_or_default();
         let is_text = types.is_empty() || types.contains(&"string");
@@ -157,7 +157,7 @@ impl ToolCallFormat {
 
 impl CallSyntax {
     fn written(&self, format: ToolCallFormat) -> WrittenCall {
-        // If the opening mark begins the first tag, the last tag's end is also the closing mark.
+        // If the opening mark is the beginning of the first tag, the end of the last tag is the closing mark too.
         let is_tag =
             |body: &Body| matches!(body, Body::Tags(tags) if tags.call[0].is_empty() && !tags.call[2].is_empty());
         let close = match self.end {
@@ -203,7 +203,7 @@ impl Body {
                 vec![WrittenBody::Gemma { begin: GEMMA_CALL, quote }]
             }
             Self::Code => vec![json(false), WrittenBody::Program],
-            // A header names the tool.
+            // The tool is named in a header.
             Self::Arguments => Vec::new(),
         }
     }
@@ -234,7 +234,7 @@ impl Head {
     }
 }
 
-/// The written form of MiniMax M3's calls. Values other than texts are JSON.
+/// How MiniMax M3 writes calls. Values that are not texts are written as JSON.
 fn nested_written() -> WrittenTags {
     WrittenTags {
         call: ["]<]minimax[>[<invoke name=", ">", "]<]minimax[>[</invoke>"],

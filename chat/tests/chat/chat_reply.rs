@@ -1,4 +1,4 @@
-//! Answers are parsed into reasoning, content and tool calls.
+//! Answers are divided into reasoning, content and tool calls.
 
 use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, Tool, ToolCallFormat};
 use serde_json::json;
@@ -86,7 +86,7 @@ fn parts_are_returned_once_they_are_certain_and_the_rest_at_the_end() {
     assert_eq!(parser.end().collect::<Vec<_>>(), [content("\n<tool")]);
 }
 
-/// Asserts an answer's reasoning and content.
+/// Asserts that an answer has this reasoning and this content.
 #[track_caller]
 fn assert_means(format: &ReplyFormat, prompt: &str, text: &str, reasoning: &str, content: &str) -> Reply {
     let reply = read(format, prompt, text);

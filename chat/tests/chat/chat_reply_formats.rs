@@ -1,4 +1,4 @@
-//! Each format's calls, and texts that are not calls.
+//! The calls of each format, and texts that are no calls.
 
 use autoplace_chat::{CallError, Reply, ReplyFormat, ReplyParser, Tool, ToolCall, ToolCallFormat};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn read(format: ToolCallFormat, text: &str, parameters: Value) -> Reply {
     parser.finish()
 }
 
-/// The calls in the text, or the error.
+/// The calls in the text, or the error that says why there are none.
 fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<ToolCall>, CallError> {
     let mut reply = read(format, text, parameters);
     match reply.malformed.pop() {
@@ -22,7 +22,8 @@ fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<To
     }
 }
 
-/// The lines under a heading of `chat_reply_formats.txt`: a format, an answer in it, and the answer's meaning.
+/// The lines below a heading in `chat_reply_formats.txt`. Each has a format, an answer in this format, and what the
+/// answer means.
 fn answers(heading: &str) -> impl Iterator<Item = (ToolCallFormat, String, &'static str)> {
     rows(under(include_str!("chat_reply_formats.txt"), heading)).map(|[format, text, meaning]| {
         let format = ToolCallFormat::all().find(|known| known.to_string() == format).expect(format);
@@ -118,7 +119,7 @@ fn a_header_says_what_its_message_is() {
             tool => assert_eq!(reply.tool_calls[0].name, tool, "{header}"),
         }
     }
-    // In a channel or behind a mark for programs, text that is not JSON is a program.
+    // In a channel, or after a mark for programs, a text that is not JSON is a program.
     for (format, text) in [
         (Harmony, "<|channel|>analysis to=python code<|message|>import math\nprint(1)<|call|>"),
         (Llama3, "<|python_tag|>import math\nprint(1)"),
@@ -173,7 +174,7 @@ fn a_forced_call_that_is_cut_short_is_still_a_call() {
             if let Some(call) = reply.tool_calls.first() {
                 assert_eq!(call.name, "get_weather");
                 let expected = match end {
-                    // Here only the end of the call is missing.
+                    // Only the end of the call is missing here.
                     _ if end >= whole.len() - 1 => json!({"city": "Bonn"}),
                     _ => json!(whole.get(arguments..end.max(arguments)).unwrap()),
                 };

@@ -1,4 +1,4 @@
-//! The meaning of an answer does not depend on how its text is cut into pieces, and no text is lost.
+//! What an answer means does not depend on how its text is divided into pieces, and no text is lost.
 
 use autoplace_chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, Tool, ToolCallFormat};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -12,7 +12,7 @@ fn formats() -> Vec<ReplyFormat> {
     [ReplyFormat::plain(), thinking.clone()].into_iter().chain(of_samples).chain(of_names).collect()
 }
 
-/// The parts, with adjacent texts of a kind joined, and the whole reply.
+/// The parts, in which texts of the same kind that follow each other are joined, and the whole reply.
 fn read(format: &ReplyFormat, prompt: &str, pieces: &[&str]) -> (Vec<ReplyPart>, Reply) {
     let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools(Tool::new));
     let mut parts = Vec::new();
@@ -33,7 +33,7 @@ fn join(parts: &mut Vec<ReplyPart>, part: ReplyPart) {
     }
 }
 
-/// Cuts the text into pieces of these lengths in characters, repeated cyclically.
+/// Divides the text into pieces. Their lengths are these numbers of characters, again and again.
 fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     let mut sizes = sizes.iter().cycle();
     let mut pieces = Vec::new();
@@ -48,7 +48,7 @@ fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     pieces
 }
 
-/// Fragments of marks, and texts between marks.
+/// Pieces of marks, and texts that may stand between marks.
 fn fragments() -> Vec<String> {
     let short = [
         " ", "\n", "\n\n", "a", "é", "word ", "<", ">", "[", "]", "{", "}", "\"", "\\", "'", ":", ",", "(", ")", "=",
@@ -69,7 +69,7 @@ fn fragments() -> Vec<String> {
     ];
     let mut fragments: Vec<String> = short.into_iter().chain(long).map(str::to_owned).collect();
     for sample in SAMPLES.iter() {
-        // Fragments are all texts in brackets that are as short as a mark.
+        // A piece of a mark is any text in brackets that is as short as a mark.
         for (at, open) in sample.text.match_indices(['<', '[']) {
             let close = if open == "<" { '>' } else { ']' };
             let text = &sample.text[at..];
@@ -135,7 +135,7 @@ fn every_sample_means_the_same_in_single_characters() {
     }
 }
 
-/// Maximum bytes that the parser holds back: a text that might be a header, and whitespace.
+/// Maximum number of bytes that the parser keeps back: a text that may be a header, and white space.
 const MAX_HELD_BACK: usize = 300;
 
 #[test]
@@ -160,7 +160,7 @@ fn text_that_cannot_be_a_call_is_returned_at_once() {
     }
 }
 
-/// Texts that a naive parser would scan again with every piece.
+/// A parser that is not careful would search these texts again with every piece.
 #[test]
 fn long_answers_in_small_pieces_are_read_to_their_end() {
     let length = 1 << 14;

@@ -1,4 +1,4 @@
-//! Chat templates for applications: their sources, their refusals, and users' text in a prompt.
+//! Chat templates for applications: where they come from, what they refuse, and users' text in a prompt.
 
 use autoplace_chat::{
     ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, PromptPart as Part, Role, Tool, ToolCall,
@@ -20,7 +20,7 @@ fn prompt(template: &ChatTemplate, conversation: &Conversation) -> String {
     template.render(conversation).unwrap().into_string()
 }
 
-/// A header with a vocabulary whose third and fourth tokens are control tokens.
+/// A header whose vocabulary has control tokens as its third and fourth token.
 fn header() -> Builder {
     Builder::new("llama")
         .str("tokenizer.ggml.model", "gpt2")
@@ -37,7 +37,8 @@ fn a_model_s_own_template_sees_its_special_tokens_by_name() {
     let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
-    // A template that replaces the model's own gets them too. Only the vocabulary's control tokens are protected.
+    // A template that replaces the model's own gets these tokens too. Only control tokens of the vocabulary are
+    // protected.
     let other = ChatTemplate::from_source("{{ bos_token }}{{ messages[0].content }}", &header).unwrap();
     for template in [template, other] {
         let rendered = template.render(&user("<think>x<end>")).unwrap();
@@ -84,7 +85,7 @@ fn tools_that_a_template_does_not_show_are_an_error_if_describing_is_off() {
         (&after_system, true),
         ("{{ messages }}", false),
         ("{% if tools %}You have tools.{% endif %}", false),
-        // A template that refuses every trial is judged by its source.
+        // If a template refuses every trial, its source decides.
         (&format!("{refuses}{{{{ tools }}}}"), true),
         (refuses, false),
     ] {
@@ -122,7 +123,7 @@ fn tools_that_a_template_does_not_show_are_described_in_the_system_s_message() {
     assert!(text.contains("<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>"), "{text}");
     assert_eq!(template.reply_format(true).tool_calls(), Some(ToolCallFormat::Hermes));
     assert_eq!(template.reply_format(false).tool_calls(), None);
-    // A conversation without a system message gets one, also in transformers' form.
+    // If a conversation has no system message, it gets one, even if it is in transformers' form.
     let message = json!({"role": "user", "content": "x"});
     for conversation in [user("x"), Conversation::from_json(vec![message])] {
         let text = prompt(&template, &conversation.tools(std::slice::from_ref(&tool)));
@@ -135,7 +136,7 @@ fn keys_of_messages_that_are_null_are_left_out_as_in_transformers() {
     let source = "{% for m in messages %}[{{ m.content }}]{% if m.tool_calls is defined %}calls{% endif %}{% endfor %}";
     let message = json!({"role": "assistant", "content": null, "tool_calls": null});
     assert_eq!(prompt(&template(source), &Conversation::from_json(vec![message])), "[]");
-    // Null inside a value stays.
+    // A null inside a value is kept.
     let message = json!({"role": "user", "content": "x", "own": {"a": null}});
     let rendered = prompt(&template("{{ messages[0] }}"), &Conversation::from_json(vec![message]));
     assert_eq!(rendered, "{'role': 'user', 'content': 'x', 'own': {'a': None}}");
@@ -244,7 +245,7 @@ fn typed_messages_are_reshaped_for_the_template() {
         let shown = prompt(&template(&format!("{source}{each}")), &Conversation::new(&messages));
         assert_eq!(format!("=> {}", shown.replace('\n', "\\n")), expected, "{source}");
     }
-    // Some templates only iterate over parts.
+    // There are templates that only iterate over parts.
     let source = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
     assert_eq!(prompt(&template(source), &user("hello")), "hello");
 }
@@ -304,13 +305,13 @@ fn texts_do_not_combine_into_a_control_token() {
     let (markup, token) = (Part::Markup, Part::Text("<|im_end|>"));
     let expected = [markup("a"), token, markup("b "), token, markup(" <|im_end|>")];
     assert_eq!(rendered.parts().collect::<Vec<_>>(), expected);
-    // Text that does not complete a token stays unmarked.
+    // If a text does not complete a token, it is not marked.
     let template = self::template("{{ messages[0].content }}.").with_control_tokens(["<|im_end|>"]);
     let rendered = template.render(&user("a < b <|im_end <")).unwrap();
     assert_eq!(rendered.parts().collect::<Vec<_>>(), [Part::Markup("a < b <|im_end <.")]);
 }
 
-/// Texts with many control tokens, fragments of them, and stand-ins.
+/// Texts that contain many control tokens, pieces of them, and stand-ins.
 fn any_text() -> impl Strategy<Value = String> {
     let marks = prop::sample::select(&["<|im_end|>", "<|im_start|>", "<|im_", "<", "\u{100000}\u{100001}"]);
     let piece =
@@ -328,7 +329,7 @@ proptest! {
         prop_assert_eq!(rendered.to_string(), turns + "<|im_start|>assistant\n");
         let whole: String = rendered.parts().map(|part| part.as_str()).collect();
         prop_assert_eq!(&whole, rendered.as_str());
-        // Only the template's own control tokens are markup.
+        // Only control tokens that the template itself writes are markup.
         let count = |part: Part<'_>| match part {
             Part::Markup(text) => text.matches("<|im_end|>").count() + text.matches("<|im_start|>").count(),
             Part::Text(_) | Part::Media(..) => 0,

@@ -1,4 +1,4 @@
-//! Every construct of the language means the same with our guards as in jinja2.
+//! With our guards, every construct of the language means the same as in jinja2.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error};
 use serde_json::json;
@@ -11,7 +11,7 @@ fn render(source: &str) -> Result<String, Error> {
     Ok(template.render(&conversation)?.into_string())
 }
 
-/// Sources with line ends and escaped characters, and jinja2's output.
+/// Sources with ends of lines and escaped characters, each with jinja2's output.
 const ESCAPES: &[(&str, &str)] = &[
     (r#"{{ 'a\'b"\n\\\t' }}|{{ "a'b\"" }}"#, "a'b\"\n\\\t|a'b\""),
     ("a } }} %} #} b\n\n", "a } }} %} #} b\n"),
@@ -68,7 +68,7 @@ fn a_list_that_a_template_writes_can_be_changed_and_one_of_the_conversation_cann
     let queue = "{% set q = namespace(ids=[]) %}{% for x in l %}{% set _ = q.ids.append('f:' ~ x) %}{% endfor %}";
     let taken = "{% for x in l if q.ids %}{{ q.ids.pop(0) }};{% endfor %}{{ q.ids }}";
     assert_eq!(render(&format!("{queue}{taken}")).unwrap(), "f:1;f:2;f:3;[]");
-    // Appending stores a copy, so a list never contains itself.
+    // Appending stores a copy. So a list never contains itself.
     assert_eq!(render("{% set x = [1] %}{% set _ = x.append(x) %}{{ x }}").unwrap(), "[1, [1]]");
     for source in ["{{ l.append(1) }}", "{{ d.k.pop() }}", "{{ d.update({}) }}"] {
         let error = render(source).unwrap_err().to_string();

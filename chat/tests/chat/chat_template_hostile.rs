@@ -1,15 +1,16 @@
-//! Templates may come from anybody. A hostile template is stopped with a typed error, within limits of time and memory.
+//! A template may come from anybody. A hostile template is stopped, with a typed error, within limits of time and
+//! memory.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
 
 use test_support::table;
 
-/// The lines under a heading of the file: hostile templates and parts of them.
+/// The lines below a heading in the file. They are hostile templates, or parts of such templates.
 fn under(heading: &str) -> impl Iterator<Item = &'static str> {
     table::under(include_str!("chat_template_hostile.txt"), heading).lines().filter(|line| !line.is_empty())
 }
 
-/// Limits that are reached quickly.
+/// Limits that are soon reached.
 fn small() -> Limits {
     let mut limits = Limits::default();
     limits.steps = 200_000;
@@ -23,7 +24,7 @@ fn run(source: &str, limits: Limits) -> Result<String, Error> {
     Ok(template.render(&conversation)?.into_string())
 }
 
-/// The limit that stops a template.
+/// The limit by which a template is stopped.
 fn stopped(source: &str, limits: Limits) -> Limit {
     let shown = |text: &str| text.chars().take(200).collect::<String>();
     match run(source, limits) {
@@ -32,24 +33,24 @@ fn stopped(source: &str, limits: Limits) -> Limit {
     }
 }
 
-/// Sets `s` of a namespace `ns` to `then` 64 times.
+/// A template that sets the variable `s` of a namespace `ns` to `then`, 64 times.
 fn repeated(begin: &str, then: &str) -> String {
     format!(
         "{{% set ns = namespace(s={begin}) %}}{{% for i in range(64) %}}{{% set ns.s = {then} %}}{{% endfor %}}{{{{ ns.s }}}}"
     )
 }
 
-/// Texts `a` and `b` of this many bytes, followed by `then`.
+/// A template with two texts, `a` and `b`, of this many bytes, followed by `then`.
 fn with_text(bytes: usize, then: &str) -> String {
     format!("{{% set a = 'x' * {bytes} %}}{{% set b = 'x' * {bytes} %}}{then}")
 }
 
-/// Repeats the body a hundred thousand times.
+/// A template that repeats the body a hundred thousand times.
 fn looped(body: &str) -> String {
     format!("{{% for i in range(100000) %}}{body}{{% endfor %}}")
 }
 
-/// Templates that grow or search without end, for a size of their initial texts.
+/// Templates that grow or search without an end. Their first texts have this many bytes.
 fn endless(bytes: usize) -> Vec<String> {
     let mut sources = vec![
         looped(&looped("")),
@@ -85,7 +86,7 @@ fn endless_growth_and_endless_searches_stop_at_a_limit() {
 
 #[test]
 fn the_default_limits_stop_endless_templates() {
-    // Only every ninth is run, because each takes a third of a second.
+    // Each of them takes a third of a second, so only every ninth is run.
     for source in endless(2_000_000).iter().step_by(9) {
         stopped(source, Limits::default());
     }
@@ -132,12 +133,12 @@ fn a_loop_cannot_be_stored_in_itself() {
     }
 }
 
-/// The deepest allowed values, used in every recursive way.
+/// The deepest values that are allowed, in every use that is recursive.
 #[test]
 fn the_deepest_values_fit_the_stack() {
     let lazy = "[0:]".repeat(110);
     for deeper in ["[x]", "(x,)", "{'a': x}", "[{'a': x, 'b': 1}] | groupby('b') | list"] {
-        // This is the maximum number of levels. One more is an error.
+        // This is the maximum number of levels. With one more there is an error.
         let levels = if deeper.contains("groupby") { 48 } else { 197 };
         for use_of_it in under("uses of the deepest values") {
             let deep = deeper.replace('x', "ns.x");
@@ -174,12 +175,12 @@ fn a_source_nests_as_deep_as_fits_the_stack_and_no_deeper() {
     for line in under("how often a source may open, and close again, what is between « and »") {
         let (deepest, shape) = line.split_once(' ').expect(line);
         let parts: Vec<&str> = shape.split(['«', '»']).collect();
-        // Every second part is repeated.
+        // Every second part of it is repeated.
         let source = |times: usize| {
             let repeated = parts.iter().enumerate().map(|(at, part)| part.repeat(if at % 2 == 1 { times } else { 1 }));
             repeated.collect::<String>()
         };
-        // Text that is not a valid template gives a parser error.
+        // If the text is not a valid template, the parser returns an error.
         match run(&source(deepest.parse().unwrap()), small()) {
             Ok(_) | Err(Error::Failed { .. }) => {}
             Err(Error::Syntax { reason, .. }) if reason.contains("recursion") => {}

@@ -1,5 +1,5 @@
-//! Chat templates render as in Hugging Face's transformers. `chat_templates/*.json` has its output for the templates
-//! beside it (`cargo xtask templates --fixtures` writes them).
+//! Chat templates are rendered as in Hugging Face's transformers. The output of transformers is in
+//! `chat_templates/*.json`, next to the templates (`cargo xtask templates --fixtures` writes these files).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn list(value: &Value) -> Option<Vec<Value>> {
     value.as_array().cloned()
 }
 
-/// A history as a conversation.
+/// Makes a conversation from a history.
 fn conversation(history: &Value, tools: &Value) -> Conversation {
     let messages = list(&history["messages"]).unwrap();
     let add = history["add_generation_prompt"] == true;
@@ -42,7 +42,7 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
     variables.into_iter().fold(conversation, |conversation, (name, value)| conversation.variable(name, value))
 }
 
-/// Our rendering of a history. transformers silently drops tools that a template does not show.
+/// How we render a history. transformers silently drops tools if a template does not show them.
 fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Error> {
     let special =
         [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, token)| (name.to_owned(), token.to_owned()));
@@ -59,8 +59,9 @@ fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Erro
     Ok(rendered?.into_string())
 }
 
-/// Renders every template of a folder with every history and compares with transformers' output. Prints a table with
-/// the numbers of prompts that are equal, refused by both, refused only by transformers, and different.
+/// Renders every template in a folder with every history, and compares the results with those of transformers. Prints a
+/// table: how many prompts are equal, how many both refuse, how many only transformers refuses, and how many are
+/// different.
 fn compare(folder: &Path, theirs: &Value) -> [usize; 4] {
     let (histories, tools) = (read("histories.json"), read("tools.json"));
     let mut all = [0; 4];
@@ -91,7 +92,7 @@ fn compare(folder: &Path, theirs: &Value) -> [usize; 4] {
     all
 }
 
-/// Asserts that the tests' own templates render and fail as in transformers.
+/// Asserts that the templates of the tests give the same prompts and errors as in transformers.
 fn assert_same(set: &str) {
     let [equal, refused, lenient, differs] = compare(&root().join(set), &read(&format!("{set}.json")));
     assert_eq!((lenient, differs), (0, 0), "renderings that are not those of transformers");

@@ -1,4 +1,4 @@
-//! Tests of chat templates and of the parsing of answers.
+//! Tests of chat templates, and of the parser for answers.
 
 mod chat_reply;
 mod chat_reply_formats;

@@ -1,4 +1,4 @@
-//! Pictures and sounds in messages: their places in prompts, and their saved form.
+//! Pictures and sounds in messages: their places in prompts, and the form in which they are saved.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, FAMILIES, Media, Message, Part, PromptPart};
 use autoplace_media::{Image, Sound};
@@ -63,7 +63,7 @@ fn no_text_of_a_user_becomes_a_picture() {
     for c in ['\u{f0000}', '\u{f0001}', '\u{fffd}', '\u{100000}'] {
         assert_eq!(shown(c), (1, true), "{c:?}");
     }
-    // Only messages are searched for marks, so the variable could show the picture a second time.
+    // Only messages are searched for marks. So this variable could show the picture once more.
     let template = template("{{ messages[0].content }}{{ note }}");
     let conversation = Conversation::new(&seen(1)).variable("note", "\u{f0000}");
     assert!(matches!(template.render(&conversation), Err(Error::MediaNotShown { .. })));
@@ -80,7 +80,7 @@ fn a_message_is_saved_with_its_pixels_and_samples() {
     assert_eq!(read.media[0].media.rgb(), Some((2, 1, &[7; 6][..])));
     let damaged = text.replace("\"width\":2", "\"width\":3");
     assert!(serde_json::from_str::<Message>(&damaged).unwrap_err().to_string().contains("3 x 1 pixels are 9 bytes"));
-    // A message without media is written as before.
+    // A message without pictures and sounds is written as it was before.
     assert_eq!(serde_json::to_string(&Message::user("a")).unwrap(), r#"{"role":"user","content":"a"}"#);
 }
 

@@ -1,4 +1,4 @@
-//! Translates a plan to `KoboldCpp`: the flags of koboldcpp.py.
+//! Translates a plan into flags of koboldcpp.py (`KoboldCpp`).
 
 use autoplace::memory::backend::Family;
 use autoplace::memory::{FlashAttention, KvType};
@@ -6,13 +6,13 @@ use autoplace::plan::Plan;
 
 use super::{applying, cannot, comment, devices, mapped, n_ubatch, override_tensor, said};
 
-/// The range of `--contextsize`.
+/// The values that `--contextsize` accepts.
 const CONTEXT: std::ops::RangeInclusive<u32> = 256..=262_144;
 
-/// The values of `--batchsize`.
+/// The values that `--batchsize` accepts.
 const BATCHES: [u32; 9] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// `--usecuda` can select one of the first four GPUs.
+/// `--usecuda` can only select one of the first four GPUs.
 const CUDA_IDS: u32 = 4;
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
@@ -70,14 +70,14 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         (!context.repack, "leaving weights as they are for the CPU (repack)"),
     ];
     notes.extend(applying(&lacking).map(|what| format!("KoboldCpp has no setting for {what}")));
-    // Quoted for a POSIX shell.
+    // The words are quoted for a POSIX shell.
     match shlex::try_join(words.iter().map(String::as_str)) {
         Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &notes))),
         Err(_) => Err("cannot be given a word with a NUL".to_owned()),
     }
 }
 
-/// The flags for the backend and its GPUs.
+/// The flags that select the backend and the GPUs.
 fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
     let mut families = plan.gpus().map(|gpu| Family::from_backend(&gpu.backend));
     let Some(family) = families.next() else { return Ok(vec!["--usecpu".to_owned()]) };
@@ -106,7 +106,7 @@ fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
             Ok(said)
         }
         Family::Vulkan => Ok(["--usevulkan".to_owned()].into_iter().chain(words).collect()),
-        // Builds for macOS use Metal without a flag.
+        // A build for macOS uses Metal without any flag.
         Family::Metal => Ok(Vec::new()),
         _ => cannot("GPUs of this backend"),
     }

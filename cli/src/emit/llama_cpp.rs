@@ -1,4 +1,5 @@
-//! Translates a plan to `llama-server`: flags of llama.cpp's common/arg.cpp, in the version that this crate builds.
+//! Translates a plan into flags of `llama-server`. They are those of llama.cpp's common/arg.cpp, in the version that
+//! this crate builds.
 
 use autoplace::memory::{FlashAttention, Pooling};
 use autoplace::plan::Plan;
@@ -32,7 +33,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     };
     // Flags and their values. A switch has an empty value.
     let flags = [
-        // llama.cpp's own fit must not change these values.
+        // With this flag, llama.cpp's own fit does not change the plan's values.
         ("-fit", said(true, "off")),
         ("-ngl", said(true, plan.n_gpu_layers)),
         ("--device", devices.as_ref().map(|names| if names.is_empty() { "none".to_owned() } else { names.join(",") })),
@@ -45,7 +46,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-c", said(true, context.n_ctx)),
         ("-b", said(true, context.n_batch)),
         ("-ub", said(true, context.n_ubatch)),
-        // The number is always written, because by default the server shares one cache between four slots.
+        // The number is always written. Without it, the server would share one cache among four slots.
         ("-np", said(true, context.n_seq_max)),
         ("--kv-unified", said(several && context.kv_unified, "")),
         ("--no-kv-unified", said(several && !context.kv_unified, "")),
@@ -86,7 +87,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let notes: Vec<String> = applying(&notes).map(str::to_owned).collect();
     let words = flags.iter().filter_map(|(flag, value)| Some([*flag, value.as_deref()?]));
     let words = words.flatten().filter(|word| !word.is_empty());
-    // Quoted for a POSIX shell.
+    // The words are quoted for a POSIX shell.
     match shlex::try_join(["llama-server", "-m", path].into_iter().chain(words)) {
         Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &notes))),
         Err(_) => Err("cannot be given a word with a NUL".to_owned()),

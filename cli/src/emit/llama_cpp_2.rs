@@ -1,5 +1,5 @@
-//! Translates a plan to the crate llama-cpp-2, version 0.1.160: Rust code that builds the model's parameters, loads the
-//! model and builds the context's parameters. examples/with-llama-cpp-2 compiles the output.
+//! Translates a plan into Rust code for the crate llama-cpp-2, version 0.1.160. The code builds the model's parameters,
+//! loads the model and builds the context's parameters. examples/with-llama-cpp-2 compiles the output.
 
 use autoplace::memory::{FlashAttention, Place};
 use autoplace::plan::Plan;
@@ -105,7 +105,7 @@ const FIND_DEVICES: &str = "    let all = list_llama_ggml_backend_devices();
     let devices = devices.ok_or(\"a GPU of the plan is not here\")?;
 ";
 
-/// A line for each pattern of weights that stay on the CPU.
+/// One line of code for each pattern of weights that stay on the CPU.
 fn overrides(plan: &Plan) -> Result<String, String> {
     let lines = plan.overrides.iter().map(|rule| {
         let refused = |why: &str| cannot(format_args!("the tensor override `{}`: {why}", rule.pattern));

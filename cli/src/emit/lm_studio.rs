@@ -1,5 +1,5 @@
-//! Translates a plan to LM Studio: the load configuration of its SDKs (`LLMLoadModelConfig` in lmstudio-js), as JSON
-//! under comments.
+//! Translates a plan into the load configuration of LM Studio's SDKs (`LLMLoadModelConfig` in lmstudio-js), as JSON
+//! after some comments.
 
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
@@ -53,7 +53,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
     Ok(format!("{}{config:#}\n", comment("#", plan, &notes)))
 }
 
-/// A cache type, or `false` for 16-bit floats.
+/// The type of a cache; `false` stands for 16-bit floats.
 fn cache(ty: KvType) -> Result<Value, String> {
     match ty {
         KvType::F16 => Ok(false.into()),
@@ -63,7 +63,7 @@ fn cache(ty: KvType) -> Result<Value, String> {
     }
 }
 
-/// The share of layers on the GPU, rounded up to four digits. The rounding is too small to add a layer.
+/// The share of the layers that are on the GPU, rounded up to four digits. The rounding is too small to add a layer.
 fn ratio(plan: &Plan) -> f64 {
     let layers = u64::from(plan.layers().max(1));
     let parts = (u64::from(plan.n_gpu_layers) * 10_000).div_ceil(layers).min(10_000);
@@ -82,8 +82,8 @@ mod tests {
             for n in 0..=layers {
                 (plan.model.blocks, plan.n_gpu_layers) = (layers - 1, n);
                 let share = ratio(&plan) * f64::from(layers);
-                // Rounding the product gives the planned number. Truncating gives the planned number or one less, never
-                // one more.
+                // If the program rounds the product, the result is the planned number. If it truncates the product, the
+                // result is the planned number or one less, but never one more.
                 assert_eq!(share.round(), f64::from(n));
                 assert!(share < f64::from(n) + 1.0);
             }

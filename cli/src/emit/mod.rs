@@ -1,7 +1,8 @@
-//! Translates a plan for another tool: flags, settings or code that place the model in the same way.
+//! Translates a plan into flags, settings or code for another tool, with which the tool places the model in the same
+//! way.
 //!
-//! A setting that a tool lacks is never dropped silently. If the placement would change without it, the result is an
-//! error; otherwise a comment in the output names the setting.
+//! If a tool lacks a setting, the setting is never dropped silently. If the placement would change without the setting,
+//! the result is an error. Otherwise a comment in the output names the setting.
 
 mod koboldcpp;
 mod llama_cpp;
@@ -43,34 +44,36 @@ pub(crate) enum Tool {
 }
 
 impl Tool {
-    /// Whether the tool allocates logits for every token of a batch, as llama.cpp does by default, instead of one for
-    /// each sequence. A plan for such a tool has `n_outputs_max` 0.
+    /// Whether the tool allocates logits for every token of a batch, as llama.cpp does by default. The other tools
+    /// allocate them for one token of each sequence. A plan for such a tool has `n_outputs_max` 0.
     pub(crate) const fn keeps_all_logits(self) -> bool {
-        // llama-server, which Ollama also runs, requests logits for one token of each sequence (server_output_limits).
+        // llama-server requests logits for only one token of each sequence (server_output_limits). Ollama runs
+        // llama-server.
         !matches!(self, Self::LlamaCpp | Self::Ollama)
     }
 
-    /// Whether the tool has a setting for a cache of experts on the GPU. A plan for another tool has no such cache,
-    /// unless the user requests one.
+    /// Whether the tool has a setting for a cache of experts on the GPU. For a tool without this setting, the plan has
+    /// no such cache, unless the user asks for one.
     pub(crate) const fn has_moe_cache(self) -> bool {
         matches!(self, Self::LlamaCpp)
     }
 }
 
-/// The reason why a plan cannot be translated for vLLM.
+/// Why a plan cannot be translated for vLLM.
 const VLLM: &str = "takes no placement: it has no number of layers for a GPU or the host, divides the memory itself \
     (--gpu-memory-utilization, --cpu-offload-gb), and reads GGUF files only experimentally. `--emit llama.cpp` is a \
     command line of llama-server";
 
-/// Writes the tool's name as on the command line.
+/// Writes the tool's name as it is written on the command line.
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
     }
 }
 
-/// Translates a plan for a tool, to whole lines. The error names the tool and the obstacle in one line: a model without
-/// a file, a path that is not valid text, or a setting that would change the placement.
+/// Translates a plan for a tool. The result consists of whole lines. The error is one line, and names the tool and the
+/// obstacle: a model without a file, a path that is not valid text, or a setting without which the placement would
+/// change.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
     in_words(plan, tool).map_err(|why| format!("{tool} {why}"))
 }
@@ -108,28 +111,28 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
     }
 }
 
-/// An error for a setting that the tool lacks.
+/// The error for a setting that the tool lacks.
 fn cannot<T>(what: impl fmt::Display) -> Result<T, String> {
     Err(format!("has no setting for {what}"))
 }
 
-/// The texts of the rows whose condition is true.
+/// The texts of those rows whose condition is true.
 fn applying<'a>(rows: &[(bool, &'a str)]) -> impl Iterator<Item = &'a str> {
     rows.iter().filter(|(applies, _)| *applies).map(|&(_, text)| text)
 }
 
-/// The value as text if `applies` is true.
+/// The value as text if `applies` is true; otherwise `None`.
 fn said(applies: bool, value: impl ToString) -> Option<String> {
     applies.then(|| value.to_string())
 }
 
-/// ggml's names of the plan's GPUs, in the plan's order; `None` if a GPU is hypothetical.
+/// The names that ggml gives to the plan's GPUs, in the plan's order; `None` if a GPU does not exist in this machine.
 fn devices(plan: &Plan) -> Option<Vec<&str>> {
     plan.gpus().map(|gpu| gpu.device.as_deref()).collect()
 }
 
-/// A note for a tool that uses all visible GPUs, if the plan has only one. `how` takes the GPU's name in ggml and
-/// describes how to hide the others.
+/// A note for a tool that uses all visible GPUs. It is needed if the plan has only one GPU. `how` gets ggml's name of
+/// this GPU, and describes how to hide the other GPUs.
 fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String> {
     let mut gpus = plan.gpus();
     let (Some(gpu), None) = (gpus.next(), gpus.next()) else { return None };
@@ -137,16 +140,17 @@ fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String
     Some(format!("{tool} puts layers on every GPU that it sees, and the plan has one: with others beside it, {how}"))
 }
 
-/// Whether the load maps the file. Plans of earlier versions also claim this for Metal.
+/// Whether the load maps the file. Plans of earlier versions said so for Metal too.
 fn mapped(plan: &Plan) -> bool {
     plan.context.mmap && !plan.gpus().any(|gpu| Family::from_backend(&gpu.backend) == Family::Metal)
 }
 
-/// The value of llama.cpp's `-ot`: `pattern=buffer type`, separated by commas. `None` if the plan has no overrides.
+/// The value for llama.cpp's `-ot`: a list of `pattern=buffer type`, separated by commas. `None` if the plan has no
+/// overrides.
 fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
     let one = |rule: &TensorOverride| {
         let refused = |reason: &str| cannot(format_args!("the tensor override `{}`: {reason}", rule.pattern));
-        // llama.cpp splits the value at commas, and each part at its first equals sign (common/arg.cpp,
+        // llama.cpp splits the value at commas, and then splits each part at its first equals sign (common/arg.cpp,
         // parse_tensor_buffer_overrides).
         if rule.pattern.contains([',', '=']) {
             return refused("its flag ends a pattern at `,` and `=`");
@@ -168,21 +172,21 @@ fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
     Ok((!all.is_empty()).then(|| all.join(",")))
 }
 
-/// Weights of the first blocks on the host, for which llama.cpp has flags.
+/// Weights of the first blocks that stay on the host, in the form of llama.cpp's flags.
 #[derive(Debug, Default, PartialEq)]
 struct HostParts {
-    /// `--cpu-moe`
+    /// The flag `--cpu-moe`.
     experts: bool,
-    /// `--n-cpu-moe`
+    /// The number for `--n-cpu-moe`.
     experts_of: u32,
-    /// `--n-cpu-ffn`
+    /// The number for `--n-cpu-ffn`.
     dense_of: u32,
 }
 
-/// The overrides of a plan as these flags, which people read more easily than patterns. `None` if one of the overrides
-/// needs `-ot`.
+/// A plan's overrides as these flags, which people can read more easily than patterns. `None` if one of the overrides
+/// can only be expressed with `-ot`.
 fn host_parts(plan: &Plan) -> Option<HostParts> {
-    /// The planner's own pattern of all dense parts of a block.
+    /// The planner's own pattern for all dense parts of a block.
     const DENSE_STEMS: &str = r"\.(ffn_down|ffn_gate|ffn_up)\.";
     let mut parts = HostParts::default();
     for rule in &plan.overrides {
@@ -202,8 +206,8 @@ fn host_parts(plan: &Plan) -> Option<HostParts> {
     Some(parts)
 }
 
-/// The number of blocks in a pattern such as `blk\.(0|1|2)\.ffn_up\.`, and the text behind them. `None` unless they are
-/// the first blocks of the model.
+/// How many blocks are in a pattern such as `blk\.(0|1|2)\.ffn_up\.`, and the text that follows them. `None` unless
+/// they are the first blocks of the model.
 fn first_blocks(pattern: &str) -> Option<(u32, &str)> {
     let list = pattern.strip_prefix('^').unwrap_or(pattern).strip_prefix(r"blk\.")?;
     let (blocks, weights) = match list.strip_prefix('(') {
@@ -215,13 +219,13 @@ fn first_blocks(pattern: &str) -> Option<(u32, &str)> {
     blocks.into_iter().eq(0..n).then_some((n, weights))
 }
 
-/// The value of llama.cpp's `-ts`; `None` without proportions.
+/// The value for llama.cpp's `-ts`; `None` if the plan has no proportions.
 fn tensor_split(plan: &Plan) -> Option<String> {
     let all: Vec<String> = plan.tensor_split.iter().map(f32::to_string).collect();
     (!all.is_empty()).then(|| all.join(","))
 }
 
-/// Tokens of one ubatch; 0 means a whole batch (llama-context.cpp, `n_ubatch`).
+/// The number of tokens in one ubatch. In a plan, 0 means a whole batch (llama-context.cpp, `n_ubatch`).
 fn n_ubatch(plan: &Plan) -> u32 {
     match plan.context.n_ubatch {
         0 => plan.context.n_batch,
@@ -229,12 +233,13 @@ fn n_ubatch(plan: &Plan) -> u32 {
     }
 }
 
-/// llama.cpp's name of a cache type.
+/// The name of a cache type in llama.cpp.
 pub(crate) fn kv_type(ty: KvType) -> String {
     ty.to_string().to_ascii_lowercase()
 }
 
-/// Comment lines before the settings, each beginning with `mark`: the model, the GPUs, the plan, and the notes.
+/// The comment lines that come before the settings: the model, the GPUs, the plan, and the notes. Each line begins with
+/// `mark`.
 fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
     let place = match gpus.as_slice() {
@@ -243,6 +248,6 @@ fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     };
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
-    // Names come from files and drivers. A line break in a name must not create a setting.
+    // Names come from files and drivers. If a name contains a line break, what follows must not become a setting.
     lines.map(|line| format!("{mark} {}\n", line.replace(char::is_control, " "))).collect()
 }

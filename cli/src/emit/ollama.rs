@@ -1,10 +1,10 @@
-//! Translates a plan to Ollama: a Modelfile, and environment variables of `ollama serve` for settings that a Modelfile
-//! lacks.
+//! Translates a plan for Ollama, into a Modelfile and environment variables of `ollama serve`. The variables are for
+//! settings that a Modelfile does not have.
 //!
-//! Since 2026 Ollama runs `llama-server`. It passes `num_gpu` as `-ngl` (output layer included), `num_ctx` times the
-//! number of sequences as `-c`, `num_batch` as both `-b` and `-ub`, and its own environment (ollama,
-//! llm/llama_server.go, startLlamaServer, appendBatchArgs and SetupLlamaServerCommandEnv). So other settings can be
-//! passed as llama.cpp's variables.
+//! Since 2026 Ollama runs `llama-server`. To that program it passes `num_gpu` as `-ngl` (with the output layer),
+//! `num_ctx` times the number of sequences as `-c`, `num_batch` as both `-b` and `-ub`, and Ollama's own environment
+//! (ollama, llm/llama_server.go, startLlamaServer, appendBatchArgs and SetupLlamaServerCommandEnv). So other settings
+//! can be passed through llama.cpp's environment variables.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use super::{alone, applying, comment, devices, kv_type, mapped, n_ubatch, overri
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
-    // A Modelfile reads a path up to the end of its line, trims it, and removes quotes.
+    // In a Modelfile, a path extends to the end of its line. Ollama removes white space and quotes around it.
     if path.is_empty() || path.contains(char::is_control) || path.trim() != path || path.starts_with('"') {
         return Err(format!("cannot be given the path {path:?}: a line of a Modelfile cannot hold it"));
     }
-    // Ollama could take a bare name for a model's name, so it gets `./` in front. `has_root` also covers `/m.gguf` on
-    // Windows, which is relative to a drive.
+    // A path without a folder could be the name of a model to Ollama. So `./` is put before it. `has_root` also covers
+    // `/m.gguf` on Windows, which is relative to a drive.
     let here = if !Path::new(path).has_root() && !path.starts_with('.') { "./" } else { "" };
     let one_size = format!(
         "Ollama has one size for both kinds of batches: it is the plan's n_ubatch, and n_batch is not {}",
@@ -53,7 +53,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     ))
 }
 
-/// The server's variables, quoted for a POSIX shell.
+/// Environment variables for the server, quoted for a POSIX shell.
 fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     let context = &plan.context;
     let flash_attn = match context.flash_attn {

@@ -1,4 +1,4 @@
-//! The output of each tool for different plans. llama.cpp's flags are looked up in the source that this workspace
+//! The output for each tool and for different plans. llama.cpp's flags are looked up in the source that this workspace
 //! builds.
 
 use autoplace::memory::{FlashAttention, KvType, Place, Pooling, TensorOverride};
@@ -15,7 +15,7 @@ fn changed(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> Plan {
     plan
 }
 
-/// A plan on one GPU with this override.
+/// A plan with this override, on one GPU.
 fn overridden(pattern: &str, place: Place) -> Plan {
     changed(plan(), |plan| plan.overrides = vec![TensorOverride::new(pattern, place)])
 }
@@ -24,7 +24,7 @@ fn of_file(path: &str) -> Plan {
     changed(plan(), |plan| plan.model.path = Some(path.into()))
 }
 
-/// A plan on one GPU that differs from every default.
+/// A plan on one GPU in which no setting has its default.
 fn unusual() -> Plan {
     let mut plan = overridden(r"blk\.1\.ffn", Place::Host);
     let context = &mut plan.context;
@@ -82,7 +82,8 @@ fn llama_server_is_given_a_flag_for_each_part() {
     ] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &[flag], &["-ot"]);
     }
-    // These patterns have no flag: they are for blocks other than the first ones, or for some parts of a block.
+    // There is no flag for these patterns: they are for blocks other than the first ones, or for only some parts of a
+    // block.
     for pattern in [r"^blk\.(1|2)\.(ffn_down|ffn_gate|ffn_up)\.", r"^blk\.0\.(ffn_down|ffn_gate)\."] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &["-ot "], &["--n-cpu"]);
     }
@@ -103,7 +104,7 @@ fn ollama_has_a_modelfile_and_variables_for_the_rest() {
     says(Ollama, &plan(), &[usual, "serve` with LLAMA_ARG_DEVICE=CUDA0\n"], &["use_mmap", "#   LLAMA", "OLLAMA_"]);
     says(Ollama, &host_plan(), &["\nPARAMETER num_gpu 0\n"], &[]);
     let differs = [
-        // The context of one sequence.
+        // This is the context of one sequence.
         "\nPARAMETER num_ctx 2048\n",
         "\nPARAMETER use_mmap false\n",
         "#   OLLAMA_NUM_PARALLEL=4\n",
@@ -197,7 +198,7 @@ fn llama_cpp_2_is_rust_with_its_setters() {
     says(LlamaCpp2, &of_file("a\"b\\c\n.gguf"), &[r#"backend, "a\"b\\c\n.gguf", "#], &[]);
 }
 
-/// `cargo xtask interop` compiles this output for plans of each kind with llama-cpp-2.
+/// `cargo xtask interop` compiles this output with llama-cpp-2, for each kind of plan.
 #[test]
 fn the_output_for_llama_cpp_2_equals_the_code_of_its_example() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/with-llama-cpp-2/tests/emitted.rs");
@@ -218,7 +219,7 @@ fn the_output_for_llama_cpp_2_equals_the_code_of_its_example() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), expected, "AUTOPLACE_WRITE=1 writes it");
 }
 
-/// The tools that accept a plan.
+/// The tools for which a plan can be translated.
 fn placing() -> Vec<Tool> {
     Tool::value_variants().iter().copied().filter(|tool| *tool != Vllm).collect()
 }
@@ -249,7 +250,7 @@ fn a_setting_that_a_tool_lacks_is_refused_by_name() {
     refuses(&[LlamaCpp2], &changed(plan(), |plan| plan.context.repack = false), "use_extra_bufts");
     refuses(&[LlamaCpp2], &overridden("a", Place::Gpu(0)), "CPU only");
     refuses(&[LlamaCpp2], &overridden("\u{e9}", Place::Host), "ASCII");
-    // Paths that Ollama would read differently from a Modelfile.
+    // Ollama would read these paths from a Modelfile as other paths.
     for path in ["a\nPARAMETER num_gpu 99", " a.gguf", "a.gguf ", "\"a\".gguf", ""] {
         refuses(&[Ollama], &of_file(path), "Modelfile");
     }
@@ -262,7 +263,7 @@ fn a_path_is_read_back_as_it_is() {
         let command = text.split_inclusive('\n').skip_while(|line| line.starts_with('#'));
         assert_eq!(shlex::split(&command.collect::<String>()).unwrap()[2], path);
     }
-    // A relative path must not look like a model's name.
+    // A relative path must not look like the name of a model.
     for (path, from) in [("m.gguf", "./m.gguf"), ("../m.gguf", "../m.gguf"), ("/m.gguf", "/m.gguf")] {
         says(Ollama, &of_file(path), &[&format!("\nFROM {from}\n")], &[]);
     }

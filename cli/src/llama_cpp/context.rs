@@ -1,4 +1,4 @@
-//! Flags of the context and of threads.
+//! The flags for the context and for threads.
 
 use super::{Here, Row, Value};
 
@@ -35,11 +35,11 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused(&["-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict", "--prio", "--poll", "-Cb", "--cpu-mask-batch", "-Crb", "--cpu-range-batch", "--cpu-strict-batch", "--prio-batch", "--poll-batch"], AFFINITY),
 ];
 
-/// Translates a size: a number is mebibytes as in llama.cpp, and our own sizes are accepted too.
+/// Translates a size. A number means mebibytes, as in llama.cpp; sizes in our own notation are accepted too.
 fn cache_ram(size: &str) -> Result<Vec<String>, String> {
     let ours = match size.parse::<i64>() {
         Ok(0) => "off".to_owned(),
-        // In llama.cpp this means no limit, but a store here always has one.
+        // To llama.cpp, this means that there is no limit. Here a store always has a limit.
         Ok(-1) => "auto".to_owned(),
         Ok(mib @ 1..) => format!("{mib}MiB"),
         Ok(_) => return Err(format!("`{size}` is not a size in MiB")),

@@ -1,4 +1,5 @@
-//! Generates docs/flags.md from the table, and checks the table against the pinned source.
+//! Generates docs/flags.md from the table, and checks the table against llama.cpp's source, in the version that this
+//! workspace builds.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,14 +16,14 @@ const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
 const HEAD: &str = "\
 # llama.cpp's flags, here
 
-Every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), and what becomes of it here: in the
-program `autoplace`, and in the library. The program reads llama.cpp's spellings, `_` for `-` and `=` before a value too, and always takes the next word for the value of a flag that
-has one. Of several flags that cannot be taken, one error names all with their reasons. No cluster of letters is read as several flags: `-xyz` is a flag of this table, or an error.
+The tables have every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), with its counterpart in the
+program `autoplace` and in the library. The program reads llama.cpp's spellings, and also `_` for `-`, and `=` before a value. The word after a flag that has a value is always
+that value. If several flags are not supported, one error names all of them, each with the reason. A cluster of letters is never read as several flags: `-xyz` is a flag of this table, or an error.
 
-*all* is `run`, `chat`, `serve` and `plan`. `plan` leaves out what places nothing, and says so. *already so* is what the program does without the flag. *no* comes with the reason.
+*all* means `run`, `chat`, `serve` and `plan`. `plan` ignores flags that do not affect a placement, and says so. *already so* marks flags for the program's usual behaviour. *no* is followed by the reason.
 
-This file is written by a test from the program's own table (`cli/src/llama_cpp`), which the same test holds against the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
-Methods of the builder are those of `Model::builder(path)`; of a request, those of `model.generate(prompt)`; of a chat, those of `model.chat()?`.
+A test writes this file from the program's own table (`cli/src/llama_cpp`), and compares the table with the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
+Methods *of the builder* belong to `Model::builder(path)`, methods *of a request* to `model.generate(prompt)`, and methods *of a chat* to `model.chat()?`.
 ";
 
 /// The text of docs/flags.md.
@@ -85,28 +86,28 @@ fn docs_flags_md_is_made_of_the_table() {
     assert!(std::fs::read_to_string(PLACE).unwrap() == text, "AUTOPLACE_WRITE=1 writes docs/flags.md anew");
 }
 
-/// Texts in quotes that begin with a dash.
+/// The texts in quotes that begin with a dash.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('"').skip(1).step_by(2).filter(|part| part.starts_with('-'))
 }
 
-/// The flags registered in common/arg.cpp, `add_opt(common_arg({"-m", "--model"}, "FNAME", ...`: their spellings, and
-/// the number of values.
+/// The flags that common/arg.cpp registers (`add_opt(common_arg({"-m", "--model"}, "FNAME", ...`): for each, its
+/// spellings and its number of values.
 fn registered() -> Vec<(Vec<String>, usize)> {
     let source = read("common/arg.cpp");
     let options = source.split("add_opt(common_arg(").skip(1).map(|option| {
         let (names, rest) = option.split_once('}').expect("a list of names");
-        // A second list, if there is one, has the negated spellings.
+        // If there is a second list, it contains the spellings that turn the flag off.
         let rest = rest.trim_start_matches([',', ' ', '\n']);
         let (opposites, rest) = match rest.starts_with('{') {
             true => rest.split_once('}').expect("a list of names"),
             false => ("", rest),
         };
         let spellings = quoted(names).chain(quoted(opposites)).map(str::to_owned).collect();
-        // The handler's parameters behind the first one are the flag's values.
+        // All parameters of the handler but the first are values of the flag.
         let handler = rest.split_once("[](common_params &").map_or("", |(_, handler)| handler);
         let parameters = handler.split_once(')').map_or("", |(parameters, _)| parameters);
-        // A `bool` parameter is not a value: it says which spelling was used.
+        // A parameter of type `bool` is not a value: it says which spelling was used.
         (
             spellings,
             parameters.split(',').skip(1).filter(|parameter| !parameter.trim_start().starts_with("bool ")).count(),
@@ -137,7 +138,7 @@ fn every_flag_of_llama_cpp_is_in_the_table_once_with_as_many_values() {
                 Value::Optional(given) if given == ON_OFF || given.len() == 2 => 0,
                 Value::Optional(_) => 1,
             };
-            // The handler of a removed flag, or of a flag that ends the program, ignores its value.
+            // If a flag was removed, or ends the program, its handler ignores the value.
             let is_removed = matches!(row.here, Here::Refused(reason) if reason.contains("removed"));
             let is_lambda = spellings.iter().any(|name| name == "--log-file");
             assert!(taken == *values || is_removed || is_lambda, "{spelling} has {values} values");
@@ -153,7 +154,7 @@ fn every_flag_of_llama_bench_is_in_the_table() {
         readme.split("usage: llama-bench").nth(1).and_then(|usage| usage.split("```").next()).expect("its usage");
     let mut flags = 0;
     for line in usage.lines().filter(|line| line.trim_start().starts_with('-')) {
-        // A line has the spellings, then two spaces or a `<`, then the description.
+        // A line consists of the spellings, two spaces or a `<`, and the description.
         let spellings =
             line.trim_start().split("  ").next().and_then(|spellings| spellings.split('<').next()).unwrap_or_default();
         for spelling in spellings.split([',', ' ']).filter(|word| word.starts_with('-')) {
@@ -215,7 +216,7 @@ fn llama_cpps_command_lines_become_ours() {
             "run a --control-vector-layer-range 1 5 --control-vector-scaled c:0.5,d:1 x",
             "run a --control-vector-layer-range=1,5 --control-vector-scaled=c:0.5 --control-vector-scaled=d:1 x",
         ),
-        // Our own flags in clap's syntax stay as they are.
+        // Our own flags are not changed if they are in clap's syntax.
         ("plan a -c4096 --with mmproj=m --headroom -5", "plan a --ctx=4096 --with mmproj=m --headroom=-5"),
         ("run a -y -n12 -- -sys", "run a -y --max-tokens=12 -- -sys"),
         ("plan a --kv --json", "plan a --kv --json"),
@@ -256,14 +257,14 @@ fn all_unsupported_flags_are_refused_by_name_at_once() {
         let refused = words(line).unwrap_err();
         parts.iter().for_each(|part| assert!(refused.contains(part), "{line}: {refused}"));
     }
-    // `plan` accepts flags that affect placement and reports the others as left out.
+    // `plan` accepts flags that affect placement. It reports that it has left out the others.
     let (ours, left_out) = words("plan a -ngl 5 --temp 0.7 -t 8 --port 80 -p x").unwrap();
     assert_eq!(ours, "plan a --ngl=5");
     assert_eq!(left_out.len(), 4, "{left_out:?}");
     assert!(left_out[0].starts_with("--temp does not affect placement"));
 }
 
-/// Each flag is passed alone. clap must get no unknown flag, and no flag may be dropped silently.
+/// Each flag is passed alone. clap must never get a flag that it does not know, and no flag may be dropped silently.
 #[test]
 fn each_spelling_is_taken_or_refused_by_each_verb() {
     let program = Args::command();
@@ -299,7 +300,7 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
     for verb in VERBS {
         for row in TABLE.iter().flat_map(|(_, rows)| *rows) {
             for spelling in row.spellings().filter(|spelling| !matches!(*spelling, "-h" | "--help" | "--usage")) {
-                // These flags name the model themselves.
+                // These flags already name the model.
                 let model: &[&str] =
                     if row.names.iter().any(|name| ["-m", "-hf"].contains(name)) { &[] } else { &["model.gguf"] };
                 let mut problems = Vec::new();

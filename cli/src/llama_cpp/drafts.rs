@@ -1,4 +1,4 @@
-//! Flags of speculative decoding.
+//! The flags for speculative decoding.
 
 use super::Row;
 

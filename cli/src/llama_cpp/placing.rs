@@ -1,4 +1,4 @@
-//! Flags of the model and its placement.
+//! The flags for the model and its placement.
 
 use std::path::Path;
 
@@ -67,14 +67,14 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["--vision-gemma-4b-default", "--vision-gemma-12b-default", "--gpt-oss-20b-default", "--gpt-oss-120b-default", "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default"], "the model is named: hf:OWNER/NAME, whose best file for this machine is chosen"),
 ];
 
-/// Repeats one of our flags for each entry of a list. If a file with the whole list as its name exists, the list is one
-/// entry.
+/// Writes one of our flags for each entry of a list. If there is a file whose name is the whole list, the list is a
+/// single entry.
 fn each(flag: &str, list: &str) -> Vec<String> {
     let entries: Vec<&str> = if Path::new(list).exists() { vec![list] } else { list.split(',').collect() };
     entries.into_iter().map(|entry| format!("{flag}={entry}")).collect()
 }
 
-/// Translates the MiB to leave free on each GPU. We support only a single number.
+/// Translates the MiB that stay free on each GPU. Only one number for all GPUs is supported.
 fn fit_target(list: &str) -> Result<Vec<String>, String> {
     let mut targets: Vec<&str> = list.split([',', '/']).collect();
     targets.dedup();
@@ -85,7 +85,7 @@ fn fit_target(list: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Translates the MiB of the cache of experts, over all GPUs.
+/// Translates the size in MiB of the cache of experts, on all GPUs together.
 fn moe_cache(mib: &str) -> Result<Vec<String>, String> {
     match mib.parse::<u32>() {
         Ok(0) => Ok(vec!["--moe-cache=off".to_owned()]),

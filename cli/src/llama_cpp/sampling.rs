@@ -1,4 +1,4 @@
-//! Flags of sampling.
+//! The flags for sampling.
 
 use super::Row;
 
@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["-bs", "--backend-sampling"], "samplers on a device take memory that no plan counts"),
 ];
 
-/// Translates the letters of samplers (common/sampling.cpp, `common_sampler_type_to_chr`).
+/// Translates a text in which each letter stands for a sampler (common/sampling.cpp, `common_sampler_type_to_chr`).
 fn sampler_seq(letters: &str) -> Result<Vec<String>, String> {
     let name = |letter| match letter {
         'd' => Ok("dry"),

@@ -60,8 +60,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::only(&["--cache-reuse"], &["0"], "moved tokens would have been computed after other tokens"),
     Row::refused(&["-cms", "--checkpoint-min-step"], "checkpoints are limited by bytes")
         .library("`.checkpoints(bytes)` of the builder"),
-    // With either flag, a sequence is stored before another text takes its place, if --cache-ram permits. Here it also
-    // stays in the context until then.
+    // With either of these flags, a sequence is stored before another text takes its place, if --cache-ram allows it.
+    // Here the sequence also stays in the context until then.
     Row::on_off([&["--cache-idle-slots"], &["--no-cache-idle-slots"]], ["", ""])
         .library("an idle sequence stays in the context until another text takes its place, and is stored before that"),
     Row::refused(&["--kv-unified-per-slot"], "-c and -np say how many tokens each has, and -kvu shares all"),

@@ -1,4 +1,4 @@
-//! Flags of prompts, conversations, answers and output.
+//! The flags for prompts, conversations, answers and output.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Flags of llama.cpp's other tools, which have no equivalent here.
+//! The flags of llama.cpp's other tools. They have no equivalent here.
 
 use super::{Here, Row, Value};
 

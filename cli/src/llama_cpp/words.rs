@@ -1,7 +1,8 @@
-//! Translates llama.cpp's flags on a command line to our flags, or reports every unsupported flag with the reason.
+//! Translates llama.cpp's flags on a command line into our flags. If some are not supported, reports each of them with
+//! the reason.
 //!
-//! clap reads `-sys` as `-s ys` and `-ngl` as a cluster of three switches. So words with a single dash and several
-//! letters never reach clap: they must be in the table, and are refused otherwise.
+//! clap would read `-sys` as `-s ys`, and `-ngl` as three switches. So words with a single dash and several letters
+//! never reach clap: they must be in the table, or they are refused.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,19 +11,19 @@ use clap::{Arg, Command};
 
 use super::{Here, Row, Value, find};
 
-/// A translated command line.
+/// A command line after its translation.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// The words for clap.
+    /// The words that clap gets.
     pub(crate) words: Vec<OsString>,
-    /// Flags of llama.cpp that are left out because they mean nothing for the verb.
+    /// Flags of llama.cpp that are left out, because they mean nothing for this verb.
     pub(crate) left_out: Vec<String>,
     refused: Vec<String>,
-    /// The model, if a flag names it.
+    /// The model, if one of the flags names it.
     model: Option<String>,
 }
 
-/// The flags of one verb, by every spelling.
+/// The flags of one verb, by each of their spellings.
 struct Own<'c>(BTreeMap<String, &'c Arg>);
 
 impl<'c> Own<'c> {
@@ -37,13 +38,13 @@ impl<'c> Own<'c> {
         Self(own)
     }
 
-    /// Whether the verb has the flag at the start of the word.
+    /// Whether this word begins with a flag of the verb.
     fn has(&self, word: &str) -> bool {
         let name = word.split('=').next().unwrap_or(word);
         matches!(name, "--help" | "-h") || self.0.contains_key(name)
     }
 
-    /// Whether the word after this flag is its value.
+    /// Whether the word that follows this flag is its value.
     fn takes_next(&self, word: &str) -> bool {
         let arg = self.0.get(word);
         arg.is_some_and(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
@@ -51,11 +52,11 @@ impl<'c> Own<'c> {
 }
 
 impl Words {
-    /// Translates a command line, which begins with the program's name.
+    /// Translates a command line. Its first word is the program's name.
     ///
     /// # Errors
     ///
-    /// The error names every unsupported flag, with the reason.
+    /// The error lists every flag that is not supported, with the reason.
     pub(crate) fn read(said: Vec<OsString>, program: &Command) -> Result<Self, String> {
         let verb = said.get(1).and_then(|verb| verb.to_str()).and_then(|verb| program.find_subcommand(verb));
         let Some(verb) = verb else { return Ok(Self { words: said, ..Self::default() }) };
@@ -87,7 +88,7 @@ impl Words {
         Ok(read)
     }
 
-    /// Translates a word that begins with a dash, and returns the words after it and its values.
+    /// Translates a word that begins with a dash. Returns the words that follow it and its values.
     fn flag<'w>(
         &mut self,
         text: &str,
@@ -100,9 +101,10 @@ impl Words {
             None => (text, None),
         };
         let is_ours = |row: &Row| match (row.here, row.value) {
-            // Our flag may have the same spelling but another meaning, as `measure -n`.
+            // Our own flag may have the same spelling but another meaning, such as `measure -n`.
             (Here::Flag(flags), _) => own.has(name) && !flags.iter().any(|flag| own.has(flag)),
-            // `--mtp=3` and `--embeddings=mean` are our flags, because llama.cpp's have no value.
+            // `--mtp=3` and `--embeddings=mean` are flags of ours, because llama.cpp's flags of this name have no
+            // value.
             (_, Value::None) => own.has(name) && joined.is_some(),
             _ => false,
         };
@@ -111,15 +113,15 @@ impl Words {
         }
         if own.has(text) {
             self.words.push(text.into());
-            // The word behind our flag is its value, even if llama.cpp has a flag of that name, unless the word is one
-            // of our flags.
+            // The word that follows our flag is its value, even if llama.cpp has a flag of that name. It is no value if
+            // it is one of our own flags.
             let next = behind.first().and_then(|next| next.to_str());
             let is_flag = next.is_some_and(|next| next.len() > 1 && next.starts_with('-') && own.has(next));
             let ([next, after @ ..], None, true, false) = (behind, joined, own.takes_next(name), is_flag) else {
                 return behind;
             };
             match next.to_str().filter(|next| next.starts_with('-')) {
-                // The value is joined by `=`, because clap would read a separate word with a dash as a flag.
+                // The value is appended with `=`. If it were a separate word with a dash, clap would read it as a flag.
                 Some(value) => {
                     self.words.pop();
                     self.words.push(format!("{text}={value}").into());
@@ -131,11 +133,11 @@ impl Words {
         let is_number = |text: &str| text.parse::<f64>().is_ok();
         let letters = text.trim_start_matches('-');
         if text.starts_with("--") || letters.chars().count() == 1 || is_number(text) {
-            // clap parses these words.
+            // clap reads these words itself.
             self.words.push(text.into());
             return behind;
         }
-        // `-c4096`: one letter and a number.
+        // Such as `-c4096`: one letter and a number.
         let (letter, value) = letters.split_at(letters.chars().next().map_or(0, char::len_utf8));
         if is_number(value) {
             return self.flag(&format!("-{letter}={value}"), behind, own, verb);
@@ -144,7 +146,7 @@ impl Words {
         behind
     }
 
-    /// Translates a flag of the table to our flags.
+    /// Translates a flag of the table into our flags.
     fn row<'w>(
         &mut self,
         row: &Row,
@@ -180,7 +182,7 @@ impl Words {
         }
         let words = match row.here {
             Here::Refused(reason) => Err(reason.to_owned()),
-            // All spellings of a value that turns a switch on count as `on`.
+            // Every spelling of a value that turns a switch on counts as `on`.
             Here::Only(values, _) if values.contains(&switched(row, &value)) => Ok(Vec::new()),
             Here::Only(values, reason) => Err(match values {
                 [] | ["on" | "off", ..] => reason.to_owned(),
@@ -207,7 +209,7 @@ impl Words {
         behind
     }
 
-    /// Adds the translated word of a flag.
+    /// Adds the word into which a flag was translated.
     fn put(&mut self, name: &str, word: String, own: &Own<'_>, (verb, program): (&str, &Command)) {
         if !word.starts_with('-') {
             if let Some(other) = self.model.replace(word) {
@@ -216,7 +218,7 @@ impl Words {
         } else if own.has(&word) {
             self.words.push(word.into());
         } else if word == "--yes" {
-            // A verb that fetches nothing needs no confirmation, so the flag is dropped.
+            // A verb that fetches nothing asks for no confirmation, so this flag is dropped.
         } else {
             let verbs = verbs_with(program, &word);
             match verbs.is_empty() {
@@ -232,7 +234,7 @@ impl Words {
     }
 }
 
-/// The value of a switch as `on` or `off`; any other value unchanged.
+/// If the value is that of a switch, `on` or `off`. Any other value is returned unchanged.
 fn switched<'v>(row: &Row, value: &'v str) -> &'v str {
     match row.value {
         Value::Optional(_) if super::is_yes(value) && row.here_is_switch() => "on",
@@ -242,19 +244,19 @@ fn switched<'v>(row: &Row, value: &'v str) -> &'v str {
 }
 
 impl Row {
-    /// Whether the values are those of a switch.
+    /// Whether this flag's values are those of a switch.
     fn here_is_switch(&self) -> bool {
         matches!(self.here, Here::Only(["on" | "off", ..], _))
     }
 }
 
-/// The verbs that have the flag at the start of the word.
+/// The verbs that have the flag with which this word begins.
 pub(super) fn verbs_with<'c>(program: &'c Command, word: &str) -> Vec<&'c str> {
     let has = |verb: &&Command| Own::new(verb).has(word);
     program.get_subcommands().filter(has).map(Command::get_name).collect()
 }
 
-/// Flags of the table with the same beginning, for a message.
+/// Flags of the table that begin in the same way, for a message.
 fn near(name: &str) -> String {
     let begin: String = name.chars().take(3).collect();
     let rows = super::TABLE.iter().flat_map(|(_, rows)| *rows).flat_map(Row::spellings);

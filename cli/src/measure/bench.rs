@@ -11,14 +11,15 @@ use serde_json::{Value, json};
 use crate::emit::kv_type;
 use crate::plan::json::override_tensor;
 
-/// A line for each row of each placement.
+/// One line for each row of each placement.
 pub(super) fn jsonl(measurement: &Measurement) -> String {
     let rows = measurement.points.iter().filter_map(|point| Some((point.placement.as_ref()?, &point.rows)));
     let lines = rows.flat_map(|(placement, rows)| rows.iter().map(move |row| line(measurement, placement, row)));
     lines.map(|line| line.to_string()).collect::<Vec<_>>().join("\n")
 }
 
-/// One row in the order of llama-bench's keys. Settings that autoplace lacks have llama-bench's defaults.
+/// One row, with its keys in llama-bench's order. If autoplace does not have a setting, the row contains llama-bench's
+/// default.
 fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     let (machine, model) = (&measurement.machine, &measurement.model);
     let settings = &placement.settings;
@@ -44,7 +45,7 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
         FlashAttention::Auto => -1,
     };
     let keys = [
-        // The version of llama.cpp that measured, such as `llama.cpp 0.6.0-dev`.
+        // The version of llama.cpp that was measured, such as `llama.cpp 0.6.0-dev`.
         ("build_commit", json!(measurement.made_by)),
         ("build_number", json!(0)),
         ("cpu_info", json!(machine.host.cpu.as_deref().unwrap_or_default())),
@@ -93,12 +94,12 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     keys.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()
 }
 
-/// A list in llama-bench's format, such as `20.00/13.00`. An empty list becomes `none`.
+/// A list in llama-bench's format, such as `20.00/13.00`. An empty list is written as `none`.
 fn joined<T: Borrow<str>>(all: &[T], mark: &str, none: &str) -> String {
     if all.is_empty() { none.to_owned() } else { all.join(mark) }
 }
 
-/// The mean and the sample's standard deviation (0 for one value).
+/// The mean and the sample standard deviation, which is 0 for a single value.
 fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n.max(1.0);

@@ -1,4 +1,5 @@
-//! The verb `measure`. In: a model, and the settings of a measurement. Out: the results, for people or another tool.
+//! The verb `measure`. In: a model, and the settings for a measurement. Out: the results, for people or for another
+//! tool.
 
 mod bench;
 mod ready;
@@ -105,7 +106,7 @@ enum Format {
     LlamaBench,
 }
 
-/// Makes or reads a measurement and prints it. After Ctrl-C it prints the results so far.
+/// Makes a measurement, or reads one from a file, and prints it. After Ctrl-C it prints the results so far.
 pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     let is_read = args.model.extension().is_some_and(|extension| extension == "json");
     if is_read && args.asks_to_measure() {
@@ -161,7 +162,7 @@ fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> 
     fs::write(file, submission.to_json()).map_err(|error| in_file(file, error).into())
 }
 
-/// Measures the placements in turns. Also returns whether Ctrl-C ended the measurement.
+/// Measures the placements in turn. Also returns whether Ctrl-C ended the measurement.
 fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
     with_measure(args, |measure, profile, request| {
         let variants = variants(args, &measure, profile, request)?;
@@ -169,7 +170,7 @@ fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
     })
 }
 
-/// Sets up the measurement with a progress bar. Also returns whether Ctrl-C ended the measurement.
+/// Sets up the measurement, with a progress bar. Also returns whether Ctrl-C ended the measurement.
 fn with_measure<T>(
     args: &MeasureArgs,
     run: impl FnOnce(Measure<'_>, &ModelProfile, &Request) -> Result<T, Box<dyn Error>>,
@@ -232,7 +233,7 @@ fn is_plan(said: &str) -> bool {
     Path::new(said).extension().is_some_and(|extension| extension == "json")
 }
 
-/// Checks a placement's flags before any computation.
+/// Checks the flags of a placement before anything is computed.
 fn placement(said: &str) -> Result<String, String> {
     if !is_plan(said) {
         let _ = Flags::of_script(said)?.request(&Request::new(), 0)?;
@@ -240,15 +241,15 @@ fn placement(said: &str) -> Result<String, String> {
     Ok(said.to_owned())
 }
 
-/// Measures the rates of simulated devices for this model as a load would, so that the first prediction can use them.
-/// Returns the simulated machine, if there is one.
+/// Measures the rates of simulated devices for this model, as a load would. So the first prediction can already use
+/// them. Returns the simulated machine, if there is one.
 fn taught(
     args: &MeasureArgs,
     header: &Header,
     profile: &ModelProfile,
     request: &Request,
 ) -> Result<Option<Simulated>, Box<dyn Error>> {
-    // For real devices, the load itself measures and stores the rates.
+    // For real devices, the load itself measures the rates and stores them.
     if args.gpu.is_empty() {
         return Ok(None);
     }
@@ -265,7 +266,7 @@ impl MeasureArgs {
         if self.json { Format::Json } else { self.format }
     }
 
-    /// Whether the user gave an argument that only a measurement uses.
+    /// Whether the user gave an argument that is used only for a measurement.
     fn asks_to_measure(&self) -> bool {
         let numbers = [self.steps, self.prompt_tokens, self.tokens, self.rounds, self.threads];
         let is_one_said = numbers.iter().any(Option::is_some) || self.ask.ctx.is_some() || self.prompts.is_some();
@@ -283,7 +284,7 @@ impl MeasureArgs {
             protocol.depths.clone_from(&self.at);
         }
         let usual = if self.before.is_some() { 6 } else { protocol.rounds };
-        // If there are fewer texts than rounds, each text has one round.
+        // If there are fewer texts than rounds, there is one round for each text.
         let most = if texts.is_empty() { usual } else { texts.len() as u32 };
         protocol.rounds = self.rounds.unwrap_or(usual.min(most));
         protocol.prompts(texts)
@@ -303,5 +304,5 @@ fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(texts)
 }
 
-/// Steps of the progress bar.
+/// Number of steps of the progress bar.
 const STEPS: u64 = 10_000;

@@ -1,5 +1,5 @@
-//! `measure --ready`: tests whether a placement lasts. In: a model. Out: the judgements of each tried placement, and
-//! the plan that passed.
+//! `measure --ready`: tests whether a placement lasts. In: a model. Out: for each placement that was tried, what passed
+//! and what failed; and the plan that passed.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use crate::values::seconds;
 /// The exit code if no placement lasts.
 const NOT_READY: u8 = 3;
 
-/// Arguments of a sweep. Arguments that need `--ready` exclude each of them, so that clap reports the conflict and not
-/// that `--ready` is missing.
+/// The arguments for a sweep. Each argument that needs `--ready` excludes all of them. So clap reports the conflict,
+/// and does not say that `--ready` is missing.
 const OF_A_SWEEP: [&str; 9] = ["steps", "full", "before", "write", "picture", "beside", "submission", "at", "rounds"];
 
 /// The arguments of `--ready`.
@@ -62,13 +62,14 @@ impl ReadyArgs {
     }
 }
 
-/// A percentage, not negative.
+/// Parses a percentage, which must not be negative.
 fn percent(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent: &f64| *percent >= 0.0);
     percent.ok_or_else(|| "a drift is a number of percent, such as 5 or 2.5".to_owned())
 }
 
-/// Prints the judgements. The exit code is 0 if a placement passed, 3 if none did, 130 after Ctrl-C.
+/// Prints what passed and what failed. The exit code is 0 if a placement passed, 3 if none passed, and 130 after
+/// Ctrl-C.
 pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     if !matches!(args.format(), Format::Table | Format::Json) {
         return Err("--ready prints a table or JSON (--json), and no other format".into());
@@ -89,7 +90,7 @@ pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-/// Each tried placement with a line for each judgement, and the verdict.
+/// The placements that were tried. Each has a line for everything that passed or failed, and the verdict.
 fn text(readiness: &Readiness) -> String {
     let mut lines = Vec::new();
     for trial in &readiness.trials {

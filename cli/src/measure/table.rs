@@ -7,8 +7,8 @@ use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 
 use crate::terminal::columns;
 
-/// The cells of the table, row by row; the first row is the heading. The output formats differ only in their
-/// separators.
+/// The cells of the table, row by row. The first row is the heading. The output formats only put other separators
+/// between the cells.
 pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let mut kinds: Vec<String> = Vec::new();
     for row in measurement.points.iter().flat_map(|point| &point.rows) {
@@ -28,7 +28,7 @@ pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     rows
 }
 
-/// The first cells of a row: the layers, and the bytes on all GPUs.
+/// The first cells of a row: the number of layers, and the bytes on all GPUs together.
 fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
         return ["-"; 3].map(str::to_owned);
@@ -42,7 +42,7 @@ fn placed(point: &Point) -> [String; 3] {
     [layers, sum(&|gpu| Some(gpu.planned.total())), sum(&|gpu| gpu.taken)]
 }
 
-/// The median, the spread and the prediction.
+/// The cells for the median, the spread and the prediction.
 fn speed(row: &Row) -> String {
     let speed = row.speed;
     let spread = (speed.most - speed.least) / 2.0 / speed.median.max(f64::MIN_POSITIVE) * 100.0;
@@ -50,7 +50,7 @@ fn speed(row: &Row) -> String {
     format!("{} ±{spread:.0} %{predicted}", number(speed.median))
 }
 
-/// A speed with its significant digits.
+/// A speed with as many digits as are significant.
 fn number(speed: f64) -> String {
     match speed {
         100.0.. => format!("{speed:.0}"),
@@ -59,7 +59,7 @@ fn number(speed: f64) -> String {
     }
 }
 
-/// The lines above the table.
+/// The lines that come before the table.
 fn head(measurement: &Measurement) -> Vec<String> {
     let machine = &measurement.machine;
     let gpus = machine.gpus.iter().map(|gpu| gpu.name.clone());
@@ -104,7 +104,7 @@ pub(super) fn markdown(measurement: &Measurement) -> String {
     let mut text = head(measurement).join("  \n");
     text.push('\n');
     for (index, row) in rows.iter().enumerate() {
-        // A `|` in a model's name would begin a new cell, and the name may contain control characters.
+        // A `|` in a model's name would begin a new cell, and control characters may occur in it too.
         let cells: Vec<String> =
             row.iter().map(|cell| cell.replace('|', "\\|").replace(char::is_control, " ")).collect();
         let _ = write!(text, "\n| {} |", cells.join(" | "));

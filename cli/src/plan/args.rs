@@ -1,4 +1,4 @@
-//! The arguments of `plan`, and the request that they make.
+//! The arguments of `plan`, and the request for a plan that they express.
 
 use std::path::PathBuf;
 
@@ -99,7 +99,7 @@ pub(crate) struct PlanArgs {
     pub(crate) emit: Option<Tool>,
 }
 
-/// The names of poolings: llama.cpp's names, and `model` for the model's own pooling.
+/// The names of poolings are those of llama.cpp, and `model` for the model's own pooling.
 const POOLING: &[(&str, Pooling)] = &[
     ("model", Pooling::Model),
     ("none", Pooling::None),
@@ -114,8 +114,8 @@ impl PlanArgs {
     pub(crate) fn request(&self) -> Request {
         let mut request = self.ask.request().at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
         self.settings.set(&mut request.params);
-        // For such a tool, the plan reserves logits for a whole batch, as llama.cpp does by default. llama-server,
-        // which Ollama also runs, requests one row for each sequence (server_output_limits).
+        // For such a tool, the plan reserves logits for a whole batch, as llama.cpp does by default. llama-server
+        // requests one row for each sequence (server_output_limits), and Ollama runs llama-server.
         if self.emit.is_some_and(Tool::keeps_all_logits) {
             request = request.n_outputs_max(0);
         }
@@ -125,7 +125,7 @@ impl PlanArgs {
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }
-        // 1 is the default, and need not be set.
+        // 1 is the default, so it is not set.
         if self.seqs > 1 {
             request = request.n_seq_max(self.seqs);
         }
@@ -133,7 +133,7 @@ impl PlanArgs {
     }
 }
 
-/// Parses a companion's role and its file.
+/// Parses the role and the file of a companion.
 fn beside(text: &str) -> Result<(CompanionRole, PathBuf), String> {
     match text.split_once('=') {
         Some(("mmproj" | "draft", "")) => Err("the file is missing after `=`".to_owned()),
@@ -143,12 +143,12 @@ fn beside(text: &str) -> Result<(CompanionRole, PathBuf), String> {
     }
 }
 
-/// Checks that the catalogue has a processor of this name.
+/// Checks that a processor with this name is in the catalogue.
 fn cpu(text: &str) -> Result<String, String> {
     Host::named(text, 1).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Parses the type of memory, and returns its bandwidth.
+/// Parses a memory type, and returns its bandwidth.
 fn memory(text: &str) -> Result<Bandwidth, String> {
     Host::memory(text).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! A plan as JSON, in the form and with the order of keys that `docs/cli.md` promises. Sizes are in bytes, times in
+//! A plan as JSON, with the form and the order of keys that `docs/cli.md` describes. Sizes are in bytes, times in
 //! milliseconds.
 
 use std::time::Duration;
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 
 use crate::emit::kv_type;
 
-/// The times of the steps. If `probe` has a time, the plan's bytes come from llama.cpp.
+/// How long each step took. If `probe` has a time, the bytes in the plan come from llama.cpp.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
-    /// The reading of the file's header.
+    /// For reading the file's header.
     pub(crate) header: Duration,
-    /// The search by arithmetic.
+    /// For the search by arithmetic.
     pub(crate) estimate: Duration,
-    /// The probe by llama.cpp; `None` without a probe.
+    /// For llama.cpp's probe; `None` if there was none.
     pub(crate) probe: Option<Duration>,
-    /// The total, including the detection of the machine.
+    /// For everything, including the detection of the machine.
     pub(crate) total: Duration,
 }
 
-/// The indented JSON.
+/// The JSON text, with indentation.
 ///
 /// `estimate` is the arithmetical estimate for the same placement; `None` if the model has no known memory layout.
 pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> String {
@@ -46,7 +46,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
         "n_gpu_layers": plan.n_gpu_layers,
         "full_offload": plan.full_offload,
         "devices": devices.iter().map(device).collect::<Vec<_>>(),
-        // Empty if one GPU holds all layers.
+        // Empty if all layers are on one GPU.
         "tensor_split": plan.tensor_split,
         "overrides": plan.overrides.iter().map(|rule| override_tensor(rule, &gpus)).collect::<Vec<_>>(),
         "estimate": estimate,
@@ -67,7 +67,8 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
     format!("{document:#}")
 }
 
-/// A plan's settings besides the layers: all settings of the context, including those that a saved plan omits.
+/// The settings of a plan, apart from the layers: all settings of the context, including those that a saved plan leaves
+/// out.
 fn settings(plan: &Plan) -> Value {
     let context = &plan.context;
     let mut settings = json!(context);
@@ -81,7 +82,8 @@ fn settings(plan: &Plan) -> Value {
     settings
 }
 
-/// The second placement of a plan by depth, and both placements in words; `None` for a plan with one placement.
+/// The second placement of a plan that depends on the depth, and a description of both; `None` if the plan has only one
+/// placement.
 fn by_depth(plan: &Plan) -> Option<Value> {
     let by_depth = plan.by_depth.as_deref()?;
     let mut document = json!(by_depth);
@@ -111,7 +113,8 @@ fn bytes((placement, bytes): (&Placement, &Footprint)) -> Value {
     json!({"name": placement.name, "weights": weights, "kv": kv, "compute": compute, "experts": experts})
 }
 
-/// `PATTERN=BUFFER TYPE` for llama.cpp's `--override-tensor`. `devices` are ggml's names of the GPUs.
+/// An entry for llama.cpp's `--override-tensor`: `PATTERN=BUFFER TYPE`. `devices` are the names that ggml gives to the
+/// GPUs.
 pub(crate) fn override_tensor(rule: &TensorOverride, devices: &[&str]) -> String {
     let buffer_type = match rule.place {
         Place::Host => "CPU",
@@ -120,7 +123,7 @@ pub(crate) fn override_tensor(rule: &TensorOverride, devices: &[&str]) -> String
     format!("{}={buffer_type}", rule.pattern)
 }
 
-/// Milliseconds with three decimals.
+/// Milliseconds, with three decimals.
 fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }

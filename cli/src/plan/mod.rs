@@ -1,4 +1,4 @@
-//! The verb `plan`. In: its arguments. Out: a plan, its arithmetical estimate and the times of the steps, as text.
+//! The verb `plan`. In: its arguments. Out: a plan, its estimate by arithmetic, and how long the steps took, as text.
 
 mod args;
 pub(crate) mod json;
@@ -24,7 +24,8 @@ use crate::talk::here;
 pub(crate) use args::PlanArgs;
 use json::Took;
 
-/// Makes a plan, and returns it as text, as JSON or for another tool. `begin` is the program's start.
+/// Makes a plan, and returns it as text, as JSON, or in the form for another tool. `begin` is the time at which the
+/// program started.
 pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
     let model = here(&args.model, &args.request(), || Ok(machines(args)?.1.0))?;
     if !args.rpc.is_empty() {
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let header = Header::open(&model)?;
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
     let header_took = reading.elapsed();
-    // The cards stay registered until the plan is made.
+    // The simulated cards must stay registered until the plan is made.
     let (described, (mut machine, _cards)) = machines(args)?;
     let request = args.devices.over(args.request(), &machine)?;
     if described.is_none() && args.with.is_empty() {
@@ -66,7 +67,8 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     };
     let estimate = planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
     let planning_took = planning.elapsed();
-    // The saved plan has the names of the GPUs that it is for. A simulated device's name exists only in this process.
+    // A saved plan contains the names of its GPUs. The name of a simulated device exists only in this process, so it is
+    // not saved.
     let mut real = plan.clone();
     let others = real.by_depth.iter_mut().flat_map(|by_depth| &mut by_depth.plan.placements);
     let placements = real.placements.iter_mut().chain(others);
@@ -116,28 +118,28 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     Ok(text)
 }
 
-/// The projector beside the model that the plan leaves out.
+/// The projector in the model's folder, if the plan leaves it out.
 fn projector_left_out(args: &PlanArgs, model: &Path) -> Option<PathBuf> {
     let is_planned = args.with.iter().any(|(role, _)| *role == CompanionRole::Mmproj);
     let makes_texts = args.request().params.embeddings.is_none();
     if is_planned || !makes_texts { None } else { load::mmproj_beside(model) }
 }
 
-/// The note on which of a plan's two placements is emitted, because other tools do not move a model.
+/// A note about which of a plan's two placements is written for another tool, because other tools do not move a model.
 const ONE_OF_TWO: &str = "this is the placement that is faster over a whole conversation; --depth TOKENS emits the one \
     for that many live tokens";
 
-/// The note that an older llama.cpp would refuse the flag for a cache of experts.
+/// A note that older versions of llama.cpp refuse the flag for a cache of experts.
 const NEEDS_MOE_CACHE: &str =
     "--moe-cache-mib needs llama.cpp v0.8.0 or newer; --moe-cache off plans without a cache of experts";
 
-/// Adds the files that are loaded beside the model to the emitted settings.
+/// Adds the files that are loaded together with the model to the settings for another tool.
 fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {
     let no_text = || format!("{tool} cannot be given a path that is not valid text");
     let mut words = args.adapters.words().ok_or_else(no_text)?;
     let takes = |words: &[String]| match tool {
         Tool::LlamaCpp => true,
-        // KoboldCpp has other flags for adapters, and other scales.
+        // KoboldCpp uses other flags for adapters, and other scales.
         Tool::KoboldCpp => words.is_empty(),
         _ => words.is_empty() && args.with.is_empty(),
     };
@@ -164,7 +166,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
     Ok(format!("{} {words}\n", text.trim_end()))
 }
 
-/// Plans with the devices of other machines, in a worker.
+/// Makes a plan with devices of other machines, in a worker process.
 fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String, Box<dyn Error>> {
     let builder = args.devices.load(Model::builder(model), args.request())?.mtp(args.mtp.is_some());
     let builder = args.adapters.load(builder);
@@ -180,7 +182,8 @@ fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String,
     Ok(plan.to_string() + &if args.curve { curve(&plan) } else { String::new() })
 }
 
-/// The described machine, if it is not this one, and the machine to plan for with its simulated cards.
+/// The machine that was described, if it is not this one, and the machine that is planned for, with its simulated
+/// cards.
 fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Error>> {
     let is_described = args.machine.is_some() || !args.gpu.is_empty();
     let mut described = match &args.machine {
@@ -204,7 +207,8 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
     Ok((is_described.then_some(described), simulated))
 }
 
-/// The described host, if it is not this one. It has the named processor and memory; its other properties are unknown.
+/// The host that was described, if it is not this one. It has the given processor and memory; nothing else is known
+/// about it.
 fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     let ram = args.ram.or_else(|| gpu::memory_of(&args.gpu));
     let stated = args.ram.and_then(|(_, rate)| rate);
@@ -217,14 +221,15 @@ fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     let (total, available) = ram.map_or((own.total, own.available), |(bytes, _)| (bytes, bytes));
     let mut host = match &args.cpu {
         Some(name) => Host::named(name, total)?,
-        // If no size of memory is described, the host keeps this computer's memory and cores.
+        // If no size of memory is given, the memory and the cores are those of this computer.
         None if ram.is_none() => own.clone(),
         None => Host::new(total),
     };
     host = host.available(available);
-    // This computer's rates were measured with its own memory.
+    // The rates of this computer were measured with this computer's memory.
     host.rates = None;
-    // A chip that is named as a GPU brings its own bandwidth, unless a processor is named, which has a rated one.
+    // A GPU of `--gpu` that shares the host's memory also gives that memory's bandwidth. But a processor named by
+    // `--cpu` takes precedence, because it has a rated bandwidth of its own.
     let of_chip = ram.and_then(|(_, rate)| rate).filter(|_| args.cpu.is_none());
     if let Some(rate) = stated.or(of_chip) {
         host = host.bandwidth(rate);
@@ -233,7 +238,7 @@ fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     Ok(Some(host))
 }
 
-/// The predicted speed by layers on the GPUs, as bars.
+/// The predicted speed for each number of layers on the GPUs, as bars.
 fn curve(plan: &Plan) -> String {
     const WIDTH: f64 = 40.0;
     let Some(speed) = plan.speed.as_ref().filter(|speed| !speed.curve.is_empty()) else {
@@ -250,11 +255,11 @@ fn curve(plan: &Plan) -> String {
     text
 }
 
-/// An error message with the cheapest change that would make a plan possible.
+/// An error message that includes the cheapest change with which a plan would be possible.
 fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     let error = planner.advised(error);
     let mut said = error.to_string();
-    // The model may still run if its weights are read from disk.
+    // The model may still run if its weights are read from disk for each token.
     let paged = matches!(error, plan::Error::DoesNotFit { .. })
         .then(|| planner.clone().with_paging().plan().ok())
         .flatten()
@@ -266,7 +271,7 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     said
 }
 
-/// A file that is loaded beside the model with this header.
+/// A file with this header that is loaded together with the model.
 fn companion(
     (role, path): &(CompanionRole, PathBuf),
     args: &PlanArgs,
@@ -280,7 +285,7 @@ fn companion(
     Ok(companion.and_then(|companion| companion.compatible_with(main).map(|()| companion))?)
 }
 
-/// The arithmetical estimate of a plan's own placement.
+/// The bytes of a plan's own placement, estimated by arithmetic.
 fn estimate(profile: &ModelProfile, machine: &Machine, plan: &Plan) -> Result<Footprints, plan::Error> {
     let is = |gpu: &Gpu, placement: &Placement| {
         (&gpu.name, &gpu.device, gpu.total, gpu.free)
@@ -293,7 +298,7 @@ fn estimate(profile: &ModelProfile, machine: &Machine, plan: &Plan) -> Result<Fo
     Ok(estimate.footprints(plan.n_gpu_layers))
 }
 
-/// The model's profile with the requested options and companions.
+/// The model's profile, with the options and companions that were asked for.
 fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, Box<dyn Error>> {
     if args.mtp.is_some() {
         profile = profile.with_mtp()?;
@@ -301,14 +306,14 @@ fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, B
     args.adapters.beside(profile)
 }
 
-/// A probe by llama.cpp that counts the time spent in it.
+/// A probe by llama.cpp. It measures the time that is spent in it.
 struct Timed {
     probe: NativeProbe,
     spent: Cell<Duration>,
 }
 
 impl Timed {
-    /// Writes the model's skeleton. The time for that is counted too.
+    /// Writes the model's skeleton. The time for this is included.
     fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
         let probe = args.adapters.probe(NativeProbe::new(header)?);

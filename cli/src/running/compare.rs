@@ -1,5 +1,5 @@
-//! Compares a running program's placement with autoplace's plan for the same card. In: the program. Out: evidence of
-//! both placements.
+//! Compares the placement of a running program with the plan that autoplace makes for the same card. In: the program.
+//! Out: evidence about both placements.
 
 use std::error::Error;
 use std::path::Path;
@@ -17,9 +17,9 @@ use super::{Found, Program, Seen};
 use crate::ask::AskArgs;
 use crate::emit::{Tool, emit};
 
-/// Adds the program's model to the evidence: its current placement, and autoplace's plan on the same machine. Settings
-/// that `ask` leaves open are taken from the program. The error names the missing file or the unreadable setting in one
-/// line.
+/// Adds the program's model to the evidence: the placement that it has now, and autoplace's plan on the same machine.
+/// If `ask` leaves a setting open, the program's setting is used. The error is one line, and contains the missing file
+/// or the setting that cannot be read.
 pub(crate) fn compare(
     mut evidence: Evidence,
     found: &Found,
@@ -35,7 +35,7 @@ pub(crate) fn compare(
     let mut notes = seen.notes.clone();
     let request = requested(&found.seen, &profile, &mut notes)?;
     let ours = ask.over(request.clone());
-    // The program runs with this placement, so it fits.
+    // The program already runs with this placement, so it does fit.
     let request = request.host_parts(HostParts::None).headroom(Headroom::Tight);
     let hits = Model::builder(model).expert_hits(&evidence.machine, profile.file_bytes);
     let theirs = Theirs { profile: &profile, request, hits };
@@ -67,7 +67,7 @@ pub(crate) fn compare(
     let mut evidence = evidence.with_model(model, &ours)?;
     let added = evidence.model.get_or_insert_default();
     if let Some(mut plan) = added.plan.clone().filter(|_| is_room_known) {
-        // The emitted path must be the program's own, so the root folder of its container is removed.
+        // The path in the output must be valid for the program itself, so the root folder of its container is removed.
         let root = format!("/proc/{}/root", found.pid);
         let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
         plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
@@ -78,7 +78,7 @@ pub(crate) fn compare(
             Program::KoboldCpp => Tool::KoboldCpp,
         };
         match emit(&plan, tool) {
-            // The comments of `plan --emit` are left out, except for the variables of Ollama's server.
+            // The comments of `plan --emit` are left out, except for the environment variables of Ollama's server.
             Ok(text) => {
                 let said = |line: &&str| !line.starts_with('#') || line.starts_with("#   ");
                 let lines = text.lines().filter(said);
@@ -99,7 +99,7 @@ pub(crate) fn compare(
 
 const NOTHING_HELD: &str = "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU";
 
-/// The request that corresponds to the program's settings.
+/// The request that expresses the program's settings.
 fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
     let mut usual = Request::new();
     usual.max_ubatch = None;
@@ -114,19 +114,20 @@ fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Re
     Ok(request)
 }
 
-/// Counts the program's memory as free. Returns its bytes on GPUs; `None` if unknown.
+/// Changes the machine so that the program's memory counts as free. Returns the program's bytes on GPUs; `None` if they
+/// are not known.
 fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
     let held = found.given_back(machine);
     let Some((on_gpus, _)) = found.seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) else {
         return held;
     };
-    // Some drivers report no bytes of programs, so the program's own figure is used.
+    // Some drivers do not report the bytes of a program. Then the number is used that the program itself reports.
     let [gpu] = machine.gpus.as_mut_slice() else { return None };
     gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
     Some(on_gpus)
 }
 
-/// The program's model, with the placement that its settings request.
+/// The model of the program, with the placement that the program's settings ask for.
 struct Theirs<'a> {
     profile: &'a ModelProfile,
     request: Request,
@@ -134,7 +135,7 @@ struct Theirs<'a> {
 }
 
 impl Theirs<'_> {
-    /// The requested number of layers on GPUs.
+    /// The number of layers on GPUs that the settings ask for.
     fn stated(&self) -> Option<u32> {
         match self.request.gpu_layers {
             GpuLayers::Exactly(layers) => Some(layers),
@@ -143,7 +144,7 @@ impl Theirs<'_> {
         }
     }
 
-    /// The current number of layers on GPUs, if known.
+    /// The number of layers that are on GPUs now, if it is known.
     fn layers(
         &self,
         found: &Found,
@@ -160,7 +161,7 @@ impl Theirs<'_> {
             (Some(layers), ..) => Some(layers),
             (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(self.profile.full_offload()),
             (_, Some((0, _)), _) => Some(0),
-            // llama.cpp's fit moves experts off a GPU before layers.
+            // llama.cpp's fit moves experts off a GPU first, and layers only after that.
             (_, _, Some(bytes)) if found.program != Program::LlamaServer || self.profile.hparams.experts.is_none() => {
                 self.layers_in(bytes, machine)
             }
@@ -178,7 +179,7 @@ impl Theirs<'_> {
         Planner::new(self.profile, machine).request(request).expert_hits(self.hits).plan()
     }
 
-    /// The number of layers that take as many bytes on GPUs as the program holds.
+    /// The number of layers that take as many bytes on GPUs as the program does.
     fn layers_in(&self, held: u64, machine: &Machine) -> Option<u32> {
         let bytes = |layers| {
             let plan = self.plan(machine, layers).ok()?;
@@ -186,11 +187,12 @@ impl Theirs<'_> {
             Some(gpus.map(taken).fold(0, u64::saturating_add))
         };
         let plans = (0..=self.profile.full_offload()).filter_map(|layers| Some((layers, bytes(layers)?)));
-        // The closest number, because the program may count its buffers differently.
+        // The closest number is used, because the program may count its buffers in another way.
         plans.min_by_key(|(_, bytes)| bytes.abs_diff(held)).map(|(layers, _)| layers)
     }
 
-    /// Counts the memory of these layers on each GPU as free. Returns false if it is unknown.
+    /// Changes the machine so that the memory of these layers counts as free on each GPU. Returns false if that memory
+    /// is not known.
     fn give_back(&self, machine: &mut Machine, layers: u32) -> bool {
         let mut empty = machine.clone();
         empty.gpus.iter_mut().for_each(|gpu| gpu.free = gpu.total);
@@ -203,7 +205,7 @@ impl Theirs<'_> {
     }
 }
 
-/// Bytes that a placement takes on a GPU, including the driver's.
+/// The bytes that a placement takes on a GPU, including those of the driver.
 fn taken(gpu: &Placement) -> u64 {
     gpu.footprint.total().saturating_add(gpu.headroom.driver)
 }
@@ -227,7 +229,7 @@ mod tests {
     use crate::ask::AskArgs;
     use crate::flags::Flags;
 
-    /// A process id that is not in use.
+    /// A process id that no process has.
     const PID: u32 = u32::MAX;
 
     fn ask() -> AskArgs {
@@ -236,7 +238,7 @@ mod tests {
         args.ask
     }
 
-    /// The evidence of a server with these flags, on a card of 4 GiB.
+    /// The evidence for a server with these flags, on a card with 4 GiB.
     fn watched(flags: &str, free: u64, processes: Option<Vec<GpuProcess>>) -> Evidence {
         let mut gpu = Gpu::new("A card").total(gib(4)).free(free).bandwidth(1 << 40);
         (gpu.device, gpu.processes) = (Some("CUDA0".to_owned()), processes);
@@ -248,7 +250,8 @@ mod tests {
         compare(Evidence::new(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
     }
 
-    /// The program's layers, the plan's layers, and whether a finding says that the program could be faster.
+    /// How many layers are on the card in the program and in the plan, and whether a finding says that the program
+    /// could be faster.
     fn layers(evidence: &Evidence) -> (Option<u32>, Option<u32>, bool) {
         let model = evidence.model.as_ref().unwrap();
         let running = model.running.as_ref().unwrap();
@@ -277,11 +280,11 @@ mod tests {
     fn memory_that_the_program_holds_counts_as_free_for_it() {
         let own = || Some(vec![GpuProcess::new(PID).bytes(gib(3))]);
         assert_eq!(layers(&watched("-ngl 2 -c 512", mib(4), own())), (Some(2), Some(7), true));
-        // No driver reports the owner of the bytes, but the number of layers is known.
+        // No driver reports whose bytes these are, but the number of layers is known.
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, None)), (Some(7), Some(7), false));
         let of_nobody = Some(vec![GpuProcess::new(PID)]);
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, of_nobody)), (Some(7), Some(7), false));
-        // Neither the bytes nor the layers are known, so there is no finding.
+        // Neither the bytes nor the number of layers is known, so there is no finding.
         let unknown = watched("-c 512", 0, None);
         assert_eq!((layers(&unknown), unknown.diagnose().len()), ((None, None, false), 0));
     }

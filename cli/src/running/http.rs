@@ -1,18 +1,18 @@
-//! JSON over HTTP from a program on this computer.
+//! JSON over HTTP, from a program on this computer.
 
 use std::time::Duration;
 
 use serde_json::Value;
 use ureq::Agent;
 
-/// A server of another program, and the key that it was started with.
+/// A server that another program runs, with the key that it was started with.
 pub(super) struct Http {
     agent: Agent,
     url: String,
     key: Option<String>,
 }
 
-/// The time limit of an answer. A busy server answers between two tokens.
+/// How long an answer may take. A busy server answers between two tokens.
 const WAIT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: u64 = 4 << 20;
 
@@ -22,7 +22,8 @@ impl Http {
         Self { agent: config.build().into(), url: url.to_owned(), key }
     }
 
-    /// Gets JSON. The error names the path and the unexpected answer in one line.
+    /// Sends a GET request, and returns the answer's JSON. The error is one line, and contains the path and the
+    /// unexpected answer.
     pub(super) fn get(&self, path: &str) -> Result<Value, String> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
@@ -31,7 +32,7 @@ impl Http {
         self.read(path, request.call())
     }
 
-    /// Posts JSON and returns the answer. Errors are those of [`get`](Self::get).
+    /// Sends JSON in a POST request, and returns the answer. The errors are those of [`get`](Self::get).
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         self.read(path, self.agent.post(format!("{}{path}", self.url)).send_json(body))
     }

@@ -1,5 +1,5 @@
-//! Inspects another program that runs a model. In: its process id. Out: the facts from its arguments and from its
-//! answers over HTTP ([`Seen`]). No request makes the program compute.
+//! Inspects another program that runs a model. In: its process id. Out: facts from the program's arguments, and from
+//! its answers over HTTP ([`Seen`]). The requests never make the program compute.
 
 mod compare;
 mod http;
@@ -17,17 +17,17 @@ pub(crate) use seen::{Program, Seen};
 use http::Http;
 use process::Process;
 
-/// The program, its model, and the processes that hold its memory.
+/// The program, its model, and the processes that use its memory.
 pub(crate) struct Found {
     pub(crate) program: Program,
     pub(crate) pid: u32,
-    /// The process and its descendants.
+    /// The program's process and its descendants.
     pub(crate) family: Vec<u32>,
     pub(crate) seen: Seen,
 }
 
-/// Inspects the program with this process id, or the only known program that runs. The error says in one line what is
-/// missing, or why it could not be read.
+/// Inspects the program with this process id, or the only known program that is running. The error is one line, and
+/// says what is missing, or why something could not be read.
 pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     let processes = Process::all();
     let (process, program) = match pid {
@@ -49,8 +49,8 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     Ok(Found { program, pid: process.pid, family: process.family(&processes), seen })
 }
 
-/// The server's address. If there are several candidates, it is the first at which a server of this kind answers, or
-/// else the first at which any program listens.
+/// The server's address. If several addresses are possible, the first at which a server of this kind answers. If there
+/// is none, the first at which any program listens.
 fn address(process: &Process, program: Program) -> (String, Http) {
     answering(process.urls(program), process)
 }
@@ -62,7 +62,7 @@ fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
         1 => 0,
         _ => {
             let answers = urls.iter().position(|url| tools::is_llama_server(process, &http(url)));
-            // A server that is loading its model answers with an error.
+            // While a server loads its model, it answers with an error.
             answers.or_else(|| urls.iter().position(listens)).unwrap_or(0)
         }
     };
@@ -71,13 +71,13 @@ fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
     (url, http)
 }
 
-/// Maximum memory of a card that a driver itself uses. If more memory than that and the programs' bytes is used, its
-/// owner is unknown.
+/// Maximum memory of a card that the driver itself may be using. If more memory is in use than this and the bytes of
+/// the programs, it is not known who uses it.
 const DRIVERS_OWN: u64 = gib(1);
 
 impl Found {
-    /// Counts the program's memory on the host and on GPUs as free, as if the program were restarted. Returns its bytes
-    /// on GPUs; `None` if no driver reports them.
+    /// Changes the machine so that the program's memory on the host and on GPUs counts as free, as it would be if the
+    /// program were restarted. Returns the program's bytes on GPUs; `None` if no driver reports them.
     pub(crate) fn given_back(&self, machine: &mut Machine) -> Option<u64> {
         let host = &mut machine.host;
         let bytes = process::on_host(&self.family);
@@ -91,7 +91,8 @@ impl Found {
             };
             let known = processes.iter().filter_map(|process| process.bytes);
             let known = known.fold(DRIVERS_OWN, u64::saturating_add);
-            // In a container, a driver may report process ids from outside it, which have no names.
+            // In a container, a driver may report the ids of processes outside the container. Such processes have no
+            // names here.
             all_report &=
                 known >= gpu.total.saturating_sub(gpu.free) && processes.iter().all(|process| process.name.is_some());
             let own = processes.extract_if(.., |process| self.family.contains(&process.pid));
@@ -111,7 +112,7 @@ mod tests {
     use super::answering;
     use super::process::Process;
 
-    /// Starts a server that gives the same answer to everything, and returns its address.
+    /// Starts a server that answers every request in the same way, and returns its address.
     fn server(answer: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -130,7 +131,7 @@ mod tests {
         let own = server(r#"{"build_info": "b1", "model_path": "/models/a.gguf"}"#);
         let others = server(r#"{"build_info": "b1", "model_path": "/models/b.gguf"}"#);
         let another_program = server(r#"{"hello": true}"#);
-        // A port without a listener.
+        // A port on which nobody listens.
         let closed = TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = format!("http://{}", closed.local_addr().unwrap());
         drop(closed);
@@ -140,7 +141,7 @@ mod tests {
             ([&own, &nobody], &own),
             ([&others, &own], &own),
             ([&another_program, &own], &own),
-            // None of them answers as this server, but the one that listens may still be loading its model.
+            // No server of this kind answers. But the one that listens may still be loading its model.
             ([&nobody, &another_program], &another_program),
         ] {
             assert_eq!(&answering(urls.map(Clone::clone).into(), &process).0, expected, "{urls:?}");

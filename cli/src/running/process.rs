@@ -1,4 +1,4 @@
-//! The processes of this computer. Finds the one that runs models, and its arguments.
+//! The processes of this computer. Finds the one that runs a model, and reads its arguments.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,26 +12,26 @@ use super::seen::{Program, file_name};
 /// The default ports of llama-server: 9931 since v0.8.0 (common.h, `common_params`), and 8080 before.
 const LLAMA_SERVER_PORTS: [&str; 2] = ["9931", "8080"];
 
-/// A process, as far as this user may see it. Another user's environment and folder are hidden.
+/// A process, with what this user may see of it. The environment and the folder of another user's process are hidden.
 pub(super) struct Process {
     pub(super) pid: u32,
     parent: Option<u32>,
-    /// The command line.
+    /// The words of its command line.
     pub(super) words: Vec<String>,
-    /// The environment, `NAME=VALUE`.
+    /// The variables of its environment, as `NAME=VALUE`.
     pub(super) environment: Vec<String>,
-    /// The working folder.
+    /// Its working folder.
     folder: Option<PathBuf>,
 }
 
-/// The known program that this process is or belongs to. A driver names the process that computes, which may have been
-/// started by a server. The error says in one line what the process is instead.
+/// The known program that this process is, or to which it belongs. Drivers report the process that computes, which a
+/// server may have started. The error is one line, and says what the process is.
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
     let ancestry = found.ancestry(all).into_iter();
     let programs: Vec<_> = ancestry.filter_map(|process| Some((process, process.program()?))).collect();
-    // Ollama starts a llama-server, but Ollama's own settings decide the placement.
+    // Ollama starts a llama-server, but the placement depends on Ollama's own settings.
     let ollama = programs.iter().find(|(_, program)| *program == Program::Ollama);
     ollama.or(programs.first()).copied().ok_or_else(|| {
         let name = found.name();
@@ -39,10 +39,10 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
     })
 }
 
-/// The only known program that runs models on this computer. The error says that there is none, or names several.
+/// The only known program on this computer that runs models. The error says that there is none, or lists several.
 pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     let programs = all.iter().filter_map(|process| Some((process, process.program()?)));
-    // A process that a server started is a part of that server.
+    // A process belongs to the server that started it.
     let is_started =
         |process: &Process| process.ancestry(all).iter().skip(1).any(|ancestor| ancestor.program().is_some());
     let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
@@ -58,7 +58,8 @@ pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     }
 }
 
-/// Bytes of host memory that these processes hold and that no file backs. This memory would be free without them.
+/// The bytes of host memory that these processes use, and that are not backed by a file. Without the processes, these
+/// bytes would be free.
 pub(super) fn on_host(pids: &[u32]) -> u64 {
     let status = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).ok();
     let held = pids.iter().filter_map(status).map(|status| {
@@ -92,27 +93,27 @@ impl Process {
         processes.collect()
     }
 
-    /// A process with this command line, for tests.
+    /// A process with this command line. It is for tests.
     #[cfg(test)]
     pub(super) fn started(line: &str) -> Self {
         Self { pid: 7, parent: None, words: shlex::split(line).unwrap(), environment: Vec::new(), folder: None }
     }
 
-    /// The program's file name without control characters: `llama-server` from `C:\llama\llama-server.exe`.
+    /// The name of the program's file, without control characters: `llama-server` from `C:\llama\llama-server.exe`.
     pub(super) fn name(&self) -> String {
         let file = file_name(self.words.first().map_or("", String::as_str));
         file.strip_suffix(".exe").unwrap_or(file).replace(char::is_control, "?")
     }
 
-    /// The known program with this file name.
+    /// The known program whose file has this name.
     pub(super) fn program(&self) -> Option<Program> {
-        // With other arguments, this program is a client of a server.
+        // With any other argument, this program is only a client of a server.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
         match self.name().to_lowercase().as_str() {
             "llama-server" => Some(Program::LlamaServer),
             "llama" if is_server => Some(Program::LlamaServer),
             "ollama" if is_server => Some(Program::Ollama),
-            // The application, and its server without a window.
+            // The application, and its server, which has no window.
             "lm studio" | "lm-studio" | "llmster" => Some(Program::LmStudio),
             name if name.starts_with("koboldcpp") => Some(Program::KoboldCpp),
             name if name.starts_with("python") => {
@@ -123,15 +124,15 @@ impl Process {
         }
     }
 
-    /// The process and its ancestors, the nearest first.
+    /// The process and its ancestors, in which each process comes before its parent.
     fn ancestry<'a>(&'a self, all: &'a [Self]) -> Vec<&'a Self> {
         let parent = |process: &&'a Self| all.iter().find(|other| Some(other.pid) == process.parent);
-        // No process is its own ancestor, but the list may contain a loop, because processes start and end while it is
-        // read.
+        // No process is its own ancestor. But processes start and end while the list is read, so the list may contain a
+        // loop.
         std::iter::successors(Some(self), parent).take(64).collect()
     }
 
-    /// The value of one of these flags. The last occurrence counts.
+    /// The value of one of these flags. If they occur several times, the last occurrence counts.
     pub(super) fn value(&self, names: &[&str]) -> Option<&str> {
         let is_named = |word: &str| names.contains(&word.replace('_', "-").as_str());
         (0..self.words.len()).rev().find_map(|index| match self.words[index].split_once('=') {
@@ -146,7 +147,7 @@ impl Process {
         variables.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// The possible addresses of the program's server. There are several if the port is unknown.
+    /// The addresses that the program's server may have. If the port is not known, there are several.
     pub(super) fn urls(&self, program: Program) -> Vec<String> {
         let (host, port) = if matches!(program, Program::LmStudio | Program::KoboldCpp) {
             let usual = if program == Program::LmStudio { "1234" } else { "5001" };
@@ -154,7 +155,8 @@ impl Process {
             (host, Some(self.value(&["--port"]).unwrap_or(usual)))
         } else if program == Program::Ollama {
             let usual = "11434";
-            // Parsed like Ollama's envconfig.Host. The scheme is ignored, because Ollama's server never uses TLS.
+            // This follows envconfig.Host in Ollama. The scheme does not matter, because Ollama's server never uses
+            // TLS.
             let said = self.variable("OLLAMA_HOST").unwrap_or_default().trim();
             let (usual, said) = match said.split_once("://") {
                 Some(("http", said)) => ("80", said),
@@ -174,7 +176,7 @@ impl Process {
             (host, said("--port", "LLAMA_ARG_PORT"))
         };
         let host = match host.trim_matches(['[', ']']) {
-            // A server that listens on all addresses also listens here.
+            // A server that listens on all addresses also listens on this one.
             "" | "0.0.0.0" | "::" => "127.0.0.1".to_owned(),
             host if host.contains(':') => format!("[{host}]"),
             host => host.to_owned(),
@@ -183,7 +185,7 @@ impl Process {
         ports.into_iter().map(|port| format!("http://{host}:{port}")).collect()
     }
 
-    /// The key that llama-server requires for reading its slots.
+    /// The key that llama-server requires before it shows its slots.
     pub(super) fn key(&self) -> Option<String> {
         if self.program() != Some(Program::LlamaServer) {
             return None;
@@ -197,8 +199,8 @@ impl Process {
         keys.next().map(str::to_owned)
     }
 
-    /// A path of the program as a path of this process: relative paths begin at the program's folder, and paths in a
-    /// container at the container's root.
+    /// A path of the program, as this process can open it. A relative path begins at the program's folder, and a path
+    /// in a container begins at the container's root.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         let path = match &self.folder {
             Some(folder) => folder.join(path),
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(family[0].family(&family), [7, 8, 9], "memory is held by children too");
         let mut all = vec![process("ollama serve", &[]), child(8, 7, "llama-server -m a.gguf"), child(9, 7, "x")];
         assert_eq!(only(&all).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
-        // Drivers name the process that the server started.
+        // Drivers report the process that the server started.
         for pid in [8, 9] {
             assert_eq!(program(&all, pid).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
         }

@@ -1,4 +1,4 @@
-//! The known programs that run models, and the facts about one that runs.
+//! The known programs that run models, and facts about a program that is running.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub(crate) enum Program {
     KoboldCpp,
 }
 
-/// Writes the program's common name.
+/// Writes the name by which people know the program.
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -26,10 +26,10 @@ impl fmt::Display for Program {
     }
 }
 
-/// The facts about a running program and its model.
+/// The facts about a running program and about its model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Seen {
-    /// The program's name of the model, if it does not report the file.
+    /// The name that the program uses for the model, if it does not report the file.
     pub(crate) name: Option<String>,
     /// The program's version, if it reports one.
     pub(crate) version: Option<String>,
@@ -37,19 +37,19 @@ pub(crate) struct Seen {
     pub(crate) model: Option<PathBuf>,
     /// The flags that affect placement.
     pub(crate) flags: Flags,
-    /// The number of sequences, if there are several, and whether each may use the whole context.
+    /// The number of sequences, if there is more than one, and whether each of them may use the whole context.
     pub(crate) sequences: Option<(u32, bool)>,
-    /// Bytes of the model on GPUs, and in total.
+    /// The model's bytes on GPUs, and its bytes in total.
     pub(crate) on_gpus: Option<(u64, u64)>,
-    /// Tokens per second, now or in the last answer.
+    /// Tokens per second, now or during the last answer.
     pub(crate) speed: Option<f64>,
-    /// Reasons not to compare its placement with a plan: settings that no plan has.
+    /// Reasons why the placement cannot be compared with a plan: settings that a plan does not have.
     pub(crate) unlike: Vec<String>,
-    /// Facts that could not be found out.
+    /// What could not be found out.
     pub(crate) notes: Vec<String>,
 }
 
-/// The file name in a path of any system.
+/// The file's name in a path, whatever system the path comes from.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }

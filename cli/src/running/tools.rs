@@ -1,4 +1,4 @@
-//! Queries each kind of program for its model and settings, and returns them in one form.
+//! Asks each kind of program for its model and settings. The result has the same form for all of them.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -11,10 +11,10 @@ use super::process::Process;
 use super::seen::{Seen, file_name};
 use crate::flags::Flags;
 
-/// The time between two queries of llama-server's slot, to count its tokens.
+/// How long to wait between two requests for llama-server's slot. Its tokens are counted in this time.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The model and settings of a llama-server.
+/// The model and the settings of a llama-server.
 pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
     let mut seen = Seen { flags: Flags::of_server(&process.words, |name| process.variable(name)), ..Seen::default() };
     let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
@@ -34,11 +34,12 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
         seen.unlike.push("an mmproj is loaded beside it".to_owned());
     }
     let slots = number(&props["total_slots"]);
-    // Without an explicit number of slots, all slots share the whole context.
+    // If the number of slots is not set, all slots share the whole context.
     let is_said = seen.flags.get("-np").is_some_and(|slots| !slots.starts_with('-'));
     let is_unified = seen.flags.get("-kvu").map_or(!is_said, |value| value != "off");
     seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, is_unified));
-    // If the context is longer than the training length, llama-server reports less, but allocates the whole length.
+    // If the context is longer than the training length, llama-server reports a shorter one, but allocates the whole
+    // length.
     let is_stated = seen.flags.get("-c").is_some_and(|tokens| tokens != "0");
     let each = number(&props["default_generation_settings"]["n_ctx"]);
     if let Some(each) = each.filter(|_| !is_stated) {
@@ -47,7 +48,7 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     }
     let model = text(&props["model_path"]).or_else(|| seen.flags.get("-m").map(str::to_owned));
     seen.model = model.map(|model| process.path(&model));
-    // A query for the slots would make a sleeping server load its model again.
+    // A request for the slots would make a sleeping server load its model again.
     if !props.is_null() && props["is_sleeping"] != true && props["endpoint_slots"] != false {
         match generated(http) {
             Ok(speed) => seen.speed = speed,
@@ -57,15 +58,15 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     Ok(seen)
 }
 
-/// Whether the server at this address is a llama-server with the model in this process's arguments.
+/// Whether the server at this address is a llama-server whose model is the one in this process's arguments.
 pub(super) fn is_llama_server(process: &Process, http: &Http) -> bool {
     let flags = Flags::of_server(&process.words, |name| process.variable(name));
     let is_one = |props: &Value| ["build_info", "default_generation_settings"].iter().any(|key| !props[key].is_null());
     http.get("/props").is_ok_and(|props| is_one(&props) && is_same(&props, &flags))
 }
 
-/// Whether the answer comes from the server with these flags. It may come from another one: a container has its own
-/// ports, and another server may have the same port outside it.
+/// Whether this answer comes from the server that has these flags. It may come from another server: a container has its
+/// own ports, and outside the container another server may have the same port.
 fn is_same(props: &Value, flags: &Flags) -> bool {
     match (props["model_path"].as_str(), flags.get("-m")) {
         (Some(answered), Some(started)) => file_name(answered) == file_name(started),
@@ -73,7 +74,7 @@ fn is_same(props: &Value, flags: &Flags) -> bool {
     }
 }
 
-/// Tokens per second of the only slot that generates; `None` if there is not exactly one.
+/// Tokens per second of the slot that is generating; `None` unless exactly one slot is.
 fn generated(http: &Http) -> Result<Option<f64>, String> {
     let look = || -> Result<Option<(Value, u64)>, String> {
         let slots = http.get("/slots")?;
@@ -93,8 +94,7 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
     Ok((new > 0).then(|| new as f64 / begin.elapsed().as_secs_f64()))
 }
 
-/// The model and settings of Ollama.
-/// The error names the missing answer in one line.
+/// The model and the settings of Ollama. The error is one line, and says which answer is missing.
 pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let running = http.get("/api/ps")?;
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
@@ -119,7 +119,7 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     if file.lines().any(|line| line.starts_with("ADAPTER ")) {
         seen.unlike.push("an adapter is loaded beside it".to_owned());
     }
-    // In newer versions, Ollama's runner is a llama-server, which reads llama.cpp's variables.
+    // In newer versions of Ollama, a llama-server computes, and it reads llama.cpp's environment variables.
     let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
     seen.unlike
@@ -142,11 +142,10 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// The model and settings of LM Studio, from its REST API (lmstudio.ai/docs, `GET /api/v1/models`; before 0.4 `GET
-/// /api/v0/models`).
-/// The error names the missing answer in one line.
+/// The model and the settings of LM Studio, from its REST API (lmstudio.ai/docs, `GET /api/v1/models`; before 0.4 `GET
+/// /api/v0/models`). The error is one line, and says which answer is missing.
 pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
-    // Each loaded model, with its load settings if they are reported.
+    // Each model that is loaded, with its load settings if they are reported.
     let mut loaded: Vec<(Value, Value)> = Vec::new();
     if let Ok(models) = http.get("/api/v1/models") {
         for model in models["models"].as_array().into_iter().flatten() {
@@ -158,7 +157,7 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
         let all = models["data"].as_array().into_iter().flatten();
         loaded.extend(all.filter(|model| model["state"] == "loaded").map(|model| (model.clone(), Value::Null)));
     }
-    // Models that generate come first, then the largest.
+    // Models that generate text come first. Among these, the largest come first.
     let is_other = |model: &Value| model["type"].as_str().is_some_and(|kind| kind.starts_with("embed"));
     loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
     let [(model, config), rest @ ..] = loaded.as_slice() else {
@@ -182,16 +181,16 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// KoboldCpp's flags that affect placement, with the equivalent flags of llama.cpp. KoboldCpp's settings file uses the
-/// same names.
+/// The flags of KoboldCpp that affect placement, each with the equivalent flag of llama.cpp. KoboldCpp's settings file
+/// uses the same names.
 const KOBOLDCPP: [(&str, &str); 4] =
     [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
-/// KoboldCpp's flags that affect placement but that no request can express.
+/// The flags of KoboldCpp that affect placement, but that no request can express.
 const KOBOLDCPP_OTHERS: [&str; 9] =
     ["tensor_split", "maingpu", "overridetensors", "moecpu", "mmproj", "draftmodel", "lora", "lowvram", "usecpu"];
 
-/// The model and settings of KoboldCpp, from its arguments or settings file. The context and the speed come from its
-/// API. The error says in one line what cannot be read.
+/// The model and the settings of KoboldCpp, from its arguments or its settings file. The context and the speed come
+/// from its API. The error is one line, and says what cannot be read.
 pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> {
     let version = http.get("/api/extra/version").ok().and_then(|answer| text(&answer["version"]));
     let mut seen = Seen { version, ..Seen::default() };
@@ -199,21 +198,21 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         Some(file) => settings(&process.path(file))?,
         None => Value::Null,
     };
-    // KoboldCpp spells its flags with underscores or dashes.
+    // In KoboldCpp, a flag may be spelled with underscores or with dashes.
     let flag = |name: &str| format!("--{}", name.replace('_', "-"));
     let said = |name: &str| {
         let said = process.value(&[&flag(name)]).map(str::to_owned);
         said.or_else(|| number_or_text(&settings[name]))
     };
     for (name, flag) in KOBOLDCPP {
-        // -1 lets KoboldCpp choose.
+        // With -1, KoboldCpp chooses the value itself.
         if let Some(value) = said(name).filter(|value| value != "-1") {
             seen.flags.set(flag, value);
         }
     }
     for name in KOBOLDCPP_OTHERS {
         let is_there = |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
-        // A settings file also contains unset values.
+        // A settings file contains even the values that are not set.
         let is_set = |value: &Value| {
             let is_nothing = matches!(value, Value::Null | Value::Bool(false));
             let is_empty = *value == "" || *value == json!([]);
@@ -255,7 +254,7 @@ fn number_or_text(value: &Value) -> Option<String> {
     text(value).or_else(|| value.as_i64().map(|number| number.to_string()))
 }
 
-/// The text in a value; `None` if it is empty or not a text.
+/// The text that a value contains; `None` if it is empty or not a text.
 fn text(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }

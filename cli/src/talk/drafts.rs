@@ -1,4 +1,4 @@
-//! The arguments that choose the source of draft tokens.
+//! The arguments that choose how tokens are drafted.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub(super) struct DraftArgs {
 }
 
 impl DraftArgs {
-    /// Fails if options of a draft model are given without a draft model.
+    /// Fails if options for a draft model are given, but no draft model.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         match self.draft_model.is_none() && self.options.options() != DraftOptions::default() {
             true => Err("options of a draft model need a draft model: --draft-model FILE"),

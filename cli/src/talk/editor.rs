@@ -1,4 +1,4 @@
-//! The line editor, in which a person types messages. They are stored between chats, in a file that only the user can
+//! The line editor, in which a person types messages. They are stored for later chats, in a file that only the user can
 //! read.
 
 use std::fs;
@@ -9,12 +9,12 @@ use rustyline::{Config, DefaultEditor, Result};
 
 use super::screen::note;
 
-/// Maximum number of stored messages.
+/// Maximum number of messages that are stored.
 const REMEMBERED: usize = 1000;
 
 pub(super) struct Editor {
     lines: DefaultEditor,
-    /// The file of stored messages; `None` if messages are not stored.
+    /// The file in which messages are stored; `None` if they are not stored.
     history: Option<PathBuf>,
 }
 
@@ -31,7 +31,8 @@ impl Editor {
         Ok(editor)
     }
 
-    /// Reads the next message: a line, continued on the next line after a backslash.
+    /// Reads the next message. A message is one line; if the line ends with a backslash, the next line belongs to it
+    /// too.
     pub(super) fn message(&mut self) -> Result<String> {
         let mut message = self.lines.readline("> ")?;
         while message.ends_with('\\') {
@@ -47,7 +48,7 @@ impl Editor {
         Ok(message)
     }
 
-    /// Reports a failure to store messages, but only once.
+    /// Reports that messages could not be stored, but only the first time.
     fn check(&mut self, kept: Result<()>) {
         if let (Err(error), Some(file)) = (kept, &self.history) {
             note(format!("messages are not remembered: {}: {error}", file.display()));

@@ -1,5 +1,5 @@
-//! Files that a message names with `@`. In: a message. Out: the message with the files' texts, and its images and
-//! sounds.
+//! Files that a message names with `@`. In: a message. Out: the message with the texts of these files, and its images
+//! and sounds.
 
 use std::env::home_dir;
 use std::fs;
@@ -18,7 +18,7 @@ pub(super) struct WithFiles {
     pub(super) media: Vec<(PathBuf, Media)>,
 }
 
-/// Reads the files that the message names. `most` is the maximum number of bytes of each text.
+/// Reads the files that a message names. `most` is the maximum number of bytes for each text.
 pub(super) fn with_files(message: &str, most: u64) -> Result<WithFiles, String> {
     let (mut text, mut files, mut rest) = (String::new(), String::new(), message);
     let mut seen = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn with_files(message: &str, most: u64) -> Result<WithFiles, String> 
         } else {
             let path = path(name);
             match media::named(&path) {
-                // An error of decoding already names the file.
+                // If decoding fails, the error already contains the file's name.
                 Some(media) => seen.push((path, media.map_err(|error| error.to_string())?)),
                 None => files += &quoted(name, &read(name, most)?),
             }
@@ -46,13 +46,13 @@ pub(super) fn with_files(message: &str, most: u64) -> Result<WithFiles, String> 
     Ok(WithFiles { text: text + rest + &files, media: seen })
 }
 
-/// The name after an `@`, and the text behind it.
+/// The name that follows an `@`, and the text that follows the name.
 fn name(text: &str) -> (&str, &str) {
     if let Some(quoted) = text.strip_prefix('"').and_then(|text| text.split_once('"')) {
         return quoted;
     }
     let word = text.split(char::is_whitespace).next().unwrap_or_default();
-    // Trailing punctuation belongs to the sentence, unless a file with that name exists.
+    // Punctuation at the end belongs to the sentence, unless there is a file with that name.
     let name = match path(word).exists() {
         true => word,
         false => word.trim_end_matches(['.', ',', ';', ':', '?', '!', ')']),
@@ -60,7 +60,7 @@ fn name(text: &str) -> (&str, &str) {
     text.split_at(name.len())
 }
 
-/// Expands `~`, because no shell has done so.
+/// Replaces `~` by the home folder, because no shell has done that here.
 fn path(name: &str) -> PathBuf {
     match (name.strip_prefix("~/"), home_dir()) {
         (Some(name), Some(home)) => home.join(name),
@@ -71,7 +71,7 @@ fn path(name: &str) -> PathBuf {
 fn read(name: &str, most: u64) -> Result<String, String> {
     let path = path(name);
     let found = fs::metadata(&path).map_err(|error| in_file(Path::new(name), error))?;
-    // Only regular files are read, because a pipe or a device may be endless.
+    // Only regular files are read. Reading a pipe or a device might never end.
     let wrong = match (found.is_file(), found.len() > most) {
         (false, _) => "is not a file".to_owned(),
         (true, true) => format!("{} are more than the context holds", Bytes(found.len())),
@@ -84,7 +84,7 @@ fn read(name: &str, most: u64) -> Result<String, String> {
     Err(in_file(Path::new(name), wrong))
 }
 
-/// The text in a fence of backticks that is longer than any run of backticks in it.
+/// The text between two lines of backticks. They are longer than any row of backticks in the text.
 fn quoted(name: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
@@ -131,7 +131,7 @@ mod tests {
     fn pictures_and_sounds_come_before_the_message_that_names_them() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dot.bmp");
-        // One white pixel in 24 bits.
+        // A picture of one white pixel with 24 bits.
         let mut file = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
         file.resize(54, 0);
         file.extend([255, 255, 255, 0]);

@@ -1,4 +1,5 @@
-//! Loads a model for a chat or a server. The arguments name its source, its placement and its devices.
+//! Loads a model for a chat or a server. The arguments say where the model comes from, where it is placed, and on which
+//! devices.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -59,20 +60,20 @@ pub(super) struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// The requested numbers of threads.
+    /// The numbers of threads that were asked for.
     pub(super) const fn threads(&self) -> Threads {
         Threads { generation: self.threads, prompts: self.threads_batch }
     }
 
-    /// The plan's request, without settings that depend on the machine's devices.
+    /// The request for a plan, without the settings that depend on the machine's devices.
     pub(super) fn request(&self) -> Request {
         let mut request = self.ask.request();
         self.settings.set(&mut request.params);
         request
     }
 
-    /// The prompt store; `None` if it is off. `usual` is the memory if neither a flag nor the plan states any. `owner`
-    /// is the key that identifies the owner of the texts.
+    /// The prompt store; `None` if there is none. `usual` is its memory, if neither a flag nor the plan sets it.
+    /// `owner` is the key that identifies the owner of the texts.
     pub(super) fn store(&self, usual: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
         let planned =
             self.plan.as_ref().map(|file| Ok::<_, SavedPlanError>(SavedPlan::read(file)?.request.prompt_store));
@@ -88,7 +89,7 @@ impl LoadArgs {
         self.store.of_pool(self.ask.cache_ram, owner)
     }
 
-    /// Loads the model and prints its placement; `None` if Ctrl-C ended the load. `more` adds settings to the load.
+    /// Loads the model and prints its placement; `None` if Ctrl-C ended the load. `more` can add settings to the load.
     pub(super) fn load(
         &self,
         path: &Path,
@@ -111,7 +112,7 @@ impl LoadArgs {
                 return Ok(None);
             }
             match loaded {
-                // As with llama.cpp's programs, a command line for a GPU also works without a GPU.
+                // As in llama.cpp's programs, a command line that was written for a GPU works without a GPU too.
                 Err(LoadError::Plan(plan::Error::NoGpu { .. })) if request.gpu_layers != GpuLayers::Auto => {
                     note("no usable GPU found: --ngl is left out");
                     request.gpu_layers = GpuLayers::Auto;
@@ -120,7 +121,7 @@ impl LoadArgs {
                 Ok(model) => {
                     let plan = model.placement();
                     note(summary(&plan));
-                    // The first note is the reason for the placement, which `/placement` shows.
+                    // The first note is the reason for the placement. `/placement` shows it, so it is skipped here.
                     plan.notes.iter().skip(1).for_each(note);
                     return Ok(Some(model));
                 }
@@ -141,7 +142,7 @@ impl LoadArgs {
     }
 }
 
-/// Numbers of threads; `None` for the load's choice.
+/// The numbers of threads; with `None`, the load chooses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Threads {
     generation: Option<u32>,

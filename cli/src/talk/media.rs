@@ -1,4 +1,4 @@
-//! Arguments for images and sound: the files for a message, and the projector beside a model.
+//! Arguments for images and sound: the files of a message, and the model's projector.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub(super) struct ProjectorArgs {
 }
 
 impl ProjectorArgs {
-    /// The projector to look for. `looks` is whether to look for one beside the model, which a prompt without images
-    /// does not need.
+    /// Which projector to look for. `looks` says whether to look for one in the model's folder. A prompt without images
+    /// does not need that.
     pub(super) fn wanted(&self, looks: bool) -> Wanted {
         match &self.mmproj {
             Some(path) => Wanted::At(path.clone()),
@@ -38,7 +38,7 @@ impl ProjectorArgs {
         }
     }
 
-    /// The load with the projector that was found.
+    /// Adds the projector that was found to the load.
     pub(super) fn set(&self, builder: ModelBuilder, projector: Option<&Path>) -> ModelBuilder {
         self.limits().set(projector.into_iter().fold(builder, ModelBuilder::mmproj))
     }
@@ -48,7 +48,7 @@ impl ProjectorArgs {
     }
 }
 
-/// The maximum size of images, which applies to every projector.
+/// The maximum size of images. It applies to every projector.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ImageLimit {
     max_tokens: Option<u32>,
@@ -77,7 +77,7 @@ impl MediaArgs {
         self.image.is_empty() && self.audio.is_empty()
     }
 
-    /// The files in the order of a message: images, then sounds.
+    /// The files in the order in which a message has them: first images, then sounds.
     pub(super) fn read(&self, model: &Model) -> Result<Vec<Part>, Box<dyn Error>> {
         let images = self.image.iter().map(|path| image(path));
         let sounds = self.audio.iter().map(|path| sound(path));
@@ -92,12 +92,12 @@ impl MediaArgs {
     }
 }
 
-/// The ending of a file's name, in lower case.
+/// The ending of a file's name, in small letters.
 fn ending(path: &Path) -> String {
     path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
 }
 
-/// The image or sound in a file; `None` if the file's name has no ending of an image or a sound.
+/// The image or sound in a file; `None` if the ending of the file's name is not that of an image or a sound.
 pub(super) fn named(path: &Path) -> Option<Result<Media, Box<dyn Error>>> {
     match &*ending(path) {
         "png" | "jpg" | "jpeg" | "webp" | "gif" | "bmp" => Some(image(path)),
@@ -106,9 +106,9 @@ pub(super) fn named(path: &Path) -> Option<Result<Media, Box<dyn Error>>> {
     }
 }
 
-/// A line about a file: its size and its tokens.
+/// A line about a file, with its size and its number of tokens.
 pub(super) fn line(path: &Path, media: &Media, model: &Model) -> String {
-    // The tokens are unknown if the model has no projector or runs in a worker.
+    // If the model has no projector, or runs in a worker, the number of tokens is not known.
     let tokens = model.count_tokens(Prompt::tokens([]).then_media(media.clone())).ok();
     let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens} tokens"));
     format!("{}: {media}{tokens}", path.display())

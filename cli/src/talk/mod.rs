@@ -1,7 +1,7 @@
 //! The verbs `run`, `chat` and [`serve`](serve()). In: a model and messages. Out: its answers, as they arrive.
 //!
 //! [`source`] finds the model and [`load`] loads it. [`serve`](mod@serve) serves it, and [`pool`] serves several
-//! models. [`texts`], [`sampling`] and [`drafts`] have the settings of a generation. [`session`] is the chat at a
+//! models. The settings for generating are in [`texts`], [`sampling`] and [`drafts`]. [`session`] is the chat at a
 //! terminal and [`editor`] its line editor. [`files`] reads the files that a message names, [`media`] reads images and
 //! sounds, and [`screen`] prints.
 
@@ -80,18 +80,18 @@ pub(crate) struct RunArgs {
     prompt: Option<String>,
 }
 
-/// Answers one prompt or, without a prompt, begins a chat.
+/// Answers one prompt. If there is none, begins a chat.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     let said = args.talk.texts.prompt()?;
     talk(&args.talk, prompt(args.prompt.as_deref().or(said.as_deref()))?, None)
 }
 
-/// Chats, beginning with a first message if one is given.
+/// Chats. If a first message is given, answers it first.
 pub(crate) fn chat(args: &TalkArgs) -> Result<ExitCode, Box<dyn Error>> {
     talk(args, None, args.texts.prompt()?)
 }
 
-/// The prompt, with the text from a pipe behind it; `None` if there is neither and a person can type messages.
+/// The prompt, followed by the text from a pipe; `None` if there is neither, and a person can type messages.
 fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     let mut prompt = said.unwrap_or_default().to_owned();
     if stdin().is_terminal() {
@@ -109,13 +109,13 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(Some(prompt))
 }
 
-/// Answers the prompt. Without a prompt, it answers the first message, if there is one, and then chats with a person or
-/// answers every line of a pipe.
+/// Answers the prompt. If there is no prompt, it answers the first message, if there is one. Then it chats with a
+/// person, or answers every line of a pipe.
 fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
     args.drafts.check()?;
     let stop = Stop::listen()?;
     let request = args.load.request();
-    // A single prompt without images needs no projector, but in a chat a person may send an image at any time.
+    // A prompt without images needs no projector. But in a chat, a person may send an image at any time.
     let sees = prompt.is_none() || !args.media.is_empty();
     let files = args.load.source.files(&args.load.projector.wanted(sees), &request, &stop)?;
     let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
@@ -141,11 +141,11 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
             None => go_on(args, &model, &prompt.unwrap_or_default(), &stop)?,
         },
     };
-    // Shells report 130 for a program that Ctrl-C ended.
+    // A shell reports 130 for a program that Ctrl-C has ended.
     Ok(if is_stopped { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
 
-/// The requested template, or the model's own; `None` if the model ships none.
+/// The template that was asked for, or else the model's own; `None` if the model has none.
 fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dyn Error>> {
     let header = Header::open(path)?;
     match &args.template {
@@ -157,7 +157,7 @@ fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dy
     }
 }
 
-/// Answers the prompt, a person's messages, or the lines of a pipe. Returns whether Ctrl-C ended the answer.
+/// Answers the prompt, the messages of a person, or the lines of a pipe. Returns whether Ctrl-C ended the answer.
 fn converse(
     args: &TalkArgs,
     (model, template): (Model, ChatTemplate),
@@ -203,7 +203,7 @@ fn converse(
     Ok(false)
 }
 
-/// Continues the prompt as a plain text, for a model without a chat template. Returns whether Ctrl-C ended the text.
+/// Continues the prompt as plain text, because the model has no chat template. Returns whether Ctrl-C ended the text.
 fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
     let why = if args.texts.raw { "without a template" } else { "the model has no chat template" };
     note(format!("{why}: the prompt is continued"));

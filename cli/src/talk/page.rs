@@ -1,5 +1,5 @@
-//! The page that `serve` shows in a browser at `/`: the server's activity, the sentinel's last events, and the plan's
-//! picture. It is one HTML document without a script.
+//! The page that `serve` shows in a browser at `/`. It contains the server's activity, the last events of the sentinel,
+//! and a picture of the plan. It is a single HTML document without a script.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Watches the model from now on.
+    /// Begins to watch the model.
     pub(super) fn new(model: &Model) -> Self {
         let events = Events::default();
         let kept = Arc::clone(&events);
@@ -69,7 +69,7 @@ impl Page {
     }
 }
 
-/// The time since an instant, in the largest unit that fits.
+/// The time that has passed since an instant, in the largest fitting unit.
 fn since(begin: Instant) -> String {
     match begin.elapsed().as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),

@@ -1,5 +1,5 @@
-//! A server of several models. In: a file (`pool.toml`), a folder, and models on the command line. Out: a pool. SIGHUP
-//! makes it read the file and the folder again.
+//! A server of several models. In: a file (`pool.toml`), a folder, and models on the command line. Out: a pool. On
+//! SIGHUP, the pool reads the file and the folder again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -45,11 +45,11 @@ pub(crate) struct PoolArgs {
     models_dir: Option<PathBuf>,
 }
 
-/// Arguments for the placement of a single model. In a pool, keys of `pool.toml` replace them, or the pool decides.
+/// Arguments that place a single model. In a pool, the keys of `pool.toml` set these values, or the pool decides them.
 const ONE_MODEL: [&str; 7] = ["DeviceArgs", "AdapterArgs", "mmproj", "plan", "alias", "rpc", "lora_init_without_apply"];
 
 impl PoolArgs {
-    /// Whether the arguments name a pool instead of a single model.
+    /// Whether the arguments are for several models.
     pub(super) fn is_meant(&self) -> bool {
         !self.more.is_empty() || self.models.is_some() || self.models_dir.is_some()
     }
@@ -101,16 +101,16 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         .page(pool_page::html);
     let server = args.access(server, key)?;
     let ended = until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop));
-    // This drops the last handle of the pool, which unloads the models.
+    // This drops the last handle of the pool, and so the models are unloaded.
     drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());
     ended
 }
 
-/// Maximum number of requests under way. Together with the same number of further connections, they fit into a limit of
-/// 1024 open files.
+/// Maximum number of requests that are not answered yet. Together with as many other connections, they fit into a limit
+/// of 1024 open files.
 const MAX_REQUESTS: usize = 512;
 
-/// The running pool, which SIGHUP updates.
+/// The pool that is running. SIGHUP updates it.
 struct Running {
     pool: Pool,
     sources: Sources,
@@ -118,14 +118,14 @@ struct Running {
 }
 
 impl Running {
-    /// Reads the file and the folder again. Models that have changed are replaced once their texts have ended; after an
-    /// error, everything stays as it was.
+    /// Reads the file and the folder again. If a model has changed, it is replaced once its texts have ended. If there
+    /// is an error, everything stays as it was.
     fn read_again(&self) {
-        // Nothing is fetched now, because nobody can confirm a fetch.
+        // Nothing is fetched at this time, because nobody is there to confirm it.
         let read = self.sources.read(source::files_here).and_then(|models| {
             let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
             let count = models.len();
-            // The templates are set first, because a model may be loaded as soon as the pool has it.
+            // The templates are set first, because the pool may load a model as soon as it knows it.
             let before = self.templates.set(&models);
             self.pool.set_models(models, limits).inspect_err(|_| self.templates.put_back(before))?;
             Ok(count)
@@ -137,31 +137,31 @@ impl Running {
     }
 }
 
-/// The sources of the models.
+/// Where the models come from.
 struct Sources {
     file: Option<PathBuf>,
     folder: Option<PathBuf>,
-    /// Models on the command line.
+    /// The models on the command line.
     named: Vec<String>,
     embed: Option<PathBuf>,
     reranker: Option<PathBuf>,
-    /// The request for models that write texts. Keys of the file take precedence.
+    /// The request for models that write texts. If the file has a key too, the file's value counts.
     request: Request,
-    /// The projector to look for beside each model.
+    /// Which projector to look for, for each model.
     wanted: Wanted,
     stores: PoolStores,
-    /// The files that were found for a name and a wanted projector.
+    /// For a name and a wanted projector, the files that were found.
     files: Mutex<BTreeMap<(String, Wanted), Files>>,
 }
 
-/// Finds the files of a model by its name or path.
+/// A function that finds the files of a model by the model's name or path.
 type Find<'f> = &'f dyn Fn(&str, &Wanted, &Request) -> Result<Option<Files>, Box<dyn Error>>;
 
 impl Sources {
     fn new(args: &ServeArgs, stores: PoolStores) -> Self {
         let named = args.load.source.model().into_iter().map(str::to_owned).chain(args.pool.more.iter().cloned());
         let mut request = args.request();
-        // The store of each model states its own limit.
+        // Each model's store has its own limit, which is set elsewhere.
         request.prompt_store = 0;
         Self {
             file: args.pool.models.clone(),
@@ -176,7 +176,7 @@ impl Sources {
         }
     }
 
-    /// All models; `None` if a fetch was cancelled.
+    /// All models; `None` if the user cancelled a fetch.
     fn read(
         &self,
         find: impl Fn(&str, &Wanted, &Request) -> Result<Option<Files>, Box<dyn Error>>,
@@ -222,8 +222,8 @@ impl Sources {
         Ok(Some(all))
     }
 
-    /// The files of a model by its name or path. Once files were found for a name, it keeps them: another choice would
-    /// unload a model whose settings have not changed.
+    /// The files of a model by its name or path. Once files were found for a name, these are used again. With other
+    /// files, a model would be unloaded although its settings have not changed.
     fn found(
         &self,
         name: &str,
@@ -243,7 +243,7 @@ impl Sources {
         Ok(found)
     }
 
-    /// Adds the models of the folder, except files that already belong to another specification.
+    /// Adds the models in the folder. A file is left out if another specification already uses it.
     fn read_folder(&self, folder: &Path, all: &mut PoolFile) -> Result<(), Box<dyn Error>> {
         let found = Models::in_folders([folder])?;
         let known: BTreeSet<PathBuf> = all.models.iter().map(|model| one_path(&model.model)).collect();
@@ -252,11 +252,11 @@ impl Sources {
             *in_folder.entry(folder_of(&model.files)).or_default() += 1;
         }
         for model in found.models {
-            // If a folder has several models, it is unknown to which of them a projector belongs.
+            // If there are several models in a folder, it is not known to which of them a projector belongs.
             let is_alone = in_folder.get(&folder_of(&model.files)) == Some(&1);
             let Some(path) = model.files.first().filter(|path| !known.contains(&one_path(path))) else { continue };
             let is_taken = |name: &str| all.models.iter().any(|model| model.is_named(name));
-            // If two files have the same name, the second one is named with its folder.
+            // If two files have the same name, the name of the second one includes its folder.
             let name = match is_taken(&model.name) {
                 true => path.strip_prefix(folder).unwrap_or(path).with_extension("").to_string_lossy().into_owned(),
                 false => model.name,
@@ -274,8 +274,8 @@ impl Sources {
         Ok(())
     }
 
-    /// The request for a model that is not in the file: for vectors if its header states a pooling, otherwise for
-    /// texts.
+    /// The request for a model that is not in the pool's file. It is a request for vectors if the model's header states
+    /// a pooling, and otherwise for texts.
     fn request_of(&self, path: &Path) -> Request {
         match pooling_of(path) {
             Some(pooling) => Request::new().embeddings(pooling),
@@ -284,29 +284,29 @@ impl Sources {
     }
 }
 
-/// The folder of a model's first file.
+/// The folder that contains a model's first file.
 fn folder_of(files: &[PathBuf]) -> PathBuf {
     files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default()
 }
 
-/// The path without links, to recognise a file that was named twice.
+/// The path without symbolic links. With it, a file that is named twice is recognised.
 fn one_path(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The pooling that a model's header states; `None` for a model that writes texts. Also `None` for a file that cannot
-/// be read: requests for that model get the error.
+/// The pooling that a model's header states; `None` for a model that writes texts. Also `None` if the file cannot be
+/// read: requests for that model then get the error.
 fn pooling_of(path: &Path) -> Option<Pooling> {
     let profile = ModelProfile::from_header(&Header::open(path).ok()?).ok()?;
     let pooling = profile.hparams.pooling?;
     Some(if pooling == POOLING_RANK { Pooling::Rank } else { Pooling::Model })
 }
 
-/// The chat templates that the models' specifications name.
+/// The chat templates that are named in the models' specifications.
 #[derive(Clone)]
 struct Templates {
     by_name: Arc<Mutex<BTreeMap<String, String>>>,
-    /// The template of all other models, if the command line names one.
+    /// The template for all other models, if the command line names one.
     others: Option<String>,
 }
 
@@ -317,7 +317,7 @@ impl Templates {
         templates
     }
 
-    /// Sets the templates of these models, and returns the former ones.
+    /// Sets the templates of these models, and returns those that were set before.
     fn set(&self, models: &[ModelSpec]) -> BTreeMap<String, String> {
         let named = models.iter().filter_map(|model| Some((model.name.clone(), model.template.clone()?)));
         std::mem::replace(&mut *self.by_name.lock().unwrap_or_else(PoisonError::into_inner), named.collect())
@@ -327,8 +327,8 @@ impl Templates {
         *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = before;
     }
 
-    /// The template of a model: the one that its specification names, or its own. `None` if it has none; then it
-    /// answers only prompts.
+    /// The template of a model: the one that its specification names, or else the model's own. `None` if there is
+    /// neither. Such a model answers prompts, but not chats.
     fn of(&self, handle: &ModelHandle) -> Result<Option<ChatTemplate>, ApiError> {
         let failed = |error: &dyn std::fmt::Display| ApiError::new(500, format!("{}: {error}", handle.name()));
         let named = self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(handle.name()).cloned();
@@ -371,7 +371,7 @@ mod tests {
             assert_eq!(sources.read(find).unwrap().unwrap().models[0].model, file);
         }
         assert_eq!(asked.get(), 1);
-        // If the file has vanished, it is looked up again.
+        // If the file no longer exists, files are looked for again.
         fs::remove_file(&file).unwrap();
         sources.read(find).unwrap();
         assert_eq!(asked.get(), 2);

@@ -1,5 +1,5 @@
-//! The page that a server of several models shows in a browser at `/`: the models with their states, the devices, and
-//! the pool's last decision. It is one HTML document without a script.
+//! The page that a server of several models shows in a browser at `/`. It contains the models with their states, the
+//! devices, and the pool's last decision. It is a single HTML document without a script.
 
 use autoplace::machine::Bytes;
 use autoplace_measure::picture::page;

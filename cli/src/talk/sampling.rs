@@ -1,4 +1,4 @@
-//! Sampling parameters under llama.cpp's names.
+//! Sampling parameters, with llama.cpp's names.
 
 use autoplace::generate::{Mirostat, SamplerKind, Sampling};
 use clap::value_parser;
@@ -112,7 +112,7 @@ impl SamplingArgs {
             mirostat = mirostat, mirostat_tau = mirostat_ent, mirostat_eta = mirostat_lr,
             adaptive_target = adaptive_target, adaptive_decay = adaptive_decay,
         }
-        // common/arg.cpp raises negative temperatures to 0.
+        // common/arg.cpp raises a negative temperature to 0.
         own.temperature = self.temp.map_or(own.temperature, |temp| temp.max(0.0));
         own.seed = self.seed.or(own.seed);
         if let Some(Samplers(kinds)) = &self.samplers {
@@ -130,7 +130,7 @@ impl SamplingArgs {
     }
 }
 
-/// Parses a number of tokens. -1 means the whole context, which is expressed by a large number.
+/// Parses a number of tokens. -1 means the whole context, which is written as a large number.
 fn last_n(text: &str) -> Result<u32, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(i32::MAX as u32),

@@ -1,5 +1,5 @@
-//! The output of a chat. Answers go to stdout as they arrive; everything else goes to stderr, dimmed if the terminal
-//! supports and permits that (`TERM`, `NO_COLOR`).
+//! The output of a chat. Everything else goes to stderr. It is dimmed if the terminal can do that and allows it
+//! (`TERM`, `NO_COLOR`).
 
 use std::error::Error;
 use std::fmt::Display;
@@ -18,7 +18,7 @@ pub(super) fn note(text: impl Display) {
     dimmed(&(text.to_string().replace(char::is_control, " ") + "\n"));
 }
 
-/// Prints dimmed text. If that fails, nobody reads stderr, so the error is ignored.
+/// Prints dimmed text. If printing fails, nobody reads stderr, so the error is ignored.
 fn dimmed(text: &str) {
     let text = if stderr().is_terminal() { &shown(text) } else { text };
     let _ = write!(stderr(), "{}", Style::new().for_stderr().dim().apply_to(text));
@@ -33,18 +33,18 @@ pub(super) fn write(
     let outcome = parts.try_for_each(|part| -> Result<(), Box<dyn Error>> { Ok(answer.part(&part?)?) });
     let is_stopped = stop.end();
     answer.end()?;
-    // A stopped answer may end with an error.
+    // If Ctrl-C stopped the answer, it may end with an error.
     if is_stopped { Ok(true) } else { outcome.map(|()| false) }
 }
 
-/// Prints a note if the answer is incomplete.
+/// If the answer is not complete, prints a note.
 pub(super) fn note_full(reason: Option<FinishReason>) {
     if reason == Some(FinishReason::ContextFull) {
         note(format!("the context is full, and the answer ends here: {MORE}"));
     }
 }
 
-/// Adds advice to the error of a prompt that is too long.
+/// If a prompt is too long, adds advice to the error.
 pub(super) fn more_context(error: generate::Error) -> Box<dyn Error> {
     match error {
         generate::Error::PromptTooLong { .. } => format!("{error}: {MORE}").into(),
@@ -55,9 +55,9 @@ pub(super) fn more_context(error: generate::Error) -> Box<dyn Error> {
 const MORE: &str = "--ctx N or --ctx auto gives more";
 
 struct Answer {
-    /// Whether the last text was reasoning.
+    /// Whether the text printed last was reasoning.
     thinks: bool,
-    /// Whether the last line has no line break yet.
+    /// Whether the last line is still without a line break.
     is_open: bool,
 }
 

@@ -1,5 +1,6 @@
 //! The verb `serve`: serves a model to programs that use OpenAI's or Anthropic's API. It listens only on this machine,
-//! unless `--host` sets another address, which requires a key. It logs a line of JSON to stderr for each request.
+//! unless `--host` sets another address. An address that other machines can reach requires a key. It logs a line of
+//! JSON to stderr for each request.
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -37,7 +38,7 @@ use crate::files;
 use crate::stop::Stop;
 use crate::template;
 
-/// The environment variable that has the key if no file or argument does.
+/// The environment variable with the key. It is used if no argument sets the key.
 const KEY: &str = "AUTOPLACE_API_KEY";
 
 /// The arguments of `serve`.
@@ -124,7 +125,7 @@ pub(crate) struct ServeArgs {
     timeout: u64,
 }
 
-/// Serves a model until Ctrl-C, then lets running requests finish. A second Ctrl-C ends them.
+/// Serves a model until Ctrl-C, and then lets the running requests finish. A second Ctrl-C ends them.
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let key = args.key()?;
     let address = SocketAddr::new(args.host, args.port);
@@ -139,7 +140,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
     let template = args.template.as_deref();
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
-    // The smaller models are loaded first; the text model takes the remaining memory.
+    // The smaller models are loaded first. The text model gets the memory that is left.
     let embedding = args.embed.as_deref().map(|file| Ok::<_, Box<dyn Error>>((name_of(file), args.embedder(file)?)));
     let embedding = embedding.transpose()?;
     let reranking =
@@ -157,14 +158,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     api = api.infill_suffix_first(args.spm_infill);
     api = args.media_hosts()?.set(api);
     if args.shift.context_shift {
-        // If the model cannot shift its context, that is an error now and not in each request.
+        // If the model cannot shift its context, there is one error now, and not an error for each request.
         let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());
         engine.submit(text)?.into_text()?;
     }
     if args.lora_init_without_apply {
         api.apply_no_adapters();
     }
-    // A model without a template answers prompts; chat requests get an error.
+    // A model without a template answers prompts, but a chat request gets an error.
     if let Some(template) = template.or_else(|| ChatTemplate::from_header(model.header().ok()?).ok()) {
         if !template.supports_tools() {
             note(match args.no_tool_descriptions {
@@ -188,7 +189,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop))
 }
 
-/// Listens until Ctrl-C, then waits at most this long for running requests.
+/// Listens until Ctrl-C. After that, waits at most this long for the running requests.
 pub(super) fn until_stopped<Ended: Future<Output = ()>>(
     listener: TcpListener,
     timeout: Duration,
@@ -215,7 +216,7 @@ pub(super) fn until_stopped<Ended: Future<Output = ()>>(
     })
 }
 
-/// The hosts from which images of requests may be fetched, if any.
+/// The hosts from which images of requests may be fetched, if there are any.
 #[derive(Debug, Clone)]
 #[cfg(feature = "media")]
 pub(super) struct AllowedHosts(Option<MediaHosts>);
@@ -227,7 +228,7 @@ impl AllowedHosts {
     }
 }
 
-/// No hosts, because this program was built without images.
+/// There are no hosts, because this program was built without images.
 #[derive(Debug, Clone)]
 #[cfg(not(feature = "media"))]
 pub(super) struct AllowedHosts;
@@ -239,7 +240,7 @@ impl AllowedHosts {
     }
 }
 
-/// The settings of a model's engine.
+/// The settings for a model's engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineSettings {
     queue: usize,
@@ -248,14 +249,14 @@ pub(super) struct EngineSettings {
 
 impl EngineSettings {
     pub(super) fn set(self, builder: EngineBuilder) -> EngineBuilder {
-        // `ahead` limits the tokens that are buffered for a slow client.
+        // `ahead` limits how many tokens are buffered for a slow client.
         let builder = builder.queue(self.queue).ahead(256);
         self.prompt_chunk.into_iter().fold(builder, |builder, tokens| builder.prompt_chunk(tokens as usize))
     }
 }
 
-/// The arguments for a server's model and its placement. The model may be missing, because a server of several models
-/// needs none here.
+/// The arguments for the model that a server runs, and for its placement. A server of several models needs no model
+/// here, so it may be missing.
 #[derive(Debug)]
 pub(super) struct ServedModel(LoadArgs);
 
@@ -293,7 +294,7 @@ impl ServeArgs {
         Duration::from_secs(self.timeout)
     }
 
-    /// The server with the settings for its clients.
+    /// Adds the settings for clients to the server.
     pub(super) fn access<Served>(
         &self,
         mut server: Server<Served>,
@@ -337,7 +338,7 @@ impl ServeArgs {
         if self.isolated { self.worker() } else { Isolation::None }
     }
 
-    /// Settings for running each model in its own process.
+    /// The settings for running each model in a separate process.
     pub(super) fn worker(&self) -> Isolation {
         let worker = WorkerProcess::own_executable().timeout(Duration::from_secs(self.silent));
         Isolation::Process(worker.on_death(OnDeath::Resume { attempts: 2 }))
@@ -347,7 +348,7 @@ impl ServeArgs {
         EngineSettings { queue: self.queue, prompt_chunk: self.prompt_chunk }
     }
 
-    /// Loads the embedding model, with the pooling in its header or else the mean.
+    /// Loads the model for embeddings. Its header sets the pooling; if the header states none, the pooling is the mean.
     fn embedder(&self, path: &Path) -> Result<Embedder, Box<dyn Error>> {
         let load = |pooling| Model::builder(path).embeddings(pooling).isolation(self.isolation()).load();
         let model = match load(Pooling::Model) {
@@ -362,7 +363,7 @@ impl ServeArgs {
         Ok(model?.embedder()?)
     }
 
-    /// The key, if there is one. An address that other machines can reach is an error without a key.
+    /// The key, if there is one. If other machines can reach the address and there is no key, that is an error.
     fn key(&self) -> Result<Option<String>, String> {
         if let Some(key) = &self.api_key {
             return Ok(Some(key.clone()));

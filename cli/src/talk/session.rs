@@ -1,4 +1,4 @@
-//! A chat at a terminal. In: messages. Out: answers, and notes on changes of the model.
+//! A chat at a terminal. In: messages. Out: answers, and notes about changes of the model's placement.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use super::screen::{more_context, note, note_full, write};
 use crate::stop::Stop;
 use crate::terminal::print;
 
-/// Maximum bytes of a token. A file is not read if it has more bytes than that for each token of the context.
+/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this times the
+/// tokens of the context.
 const MAX_PER_TOKEN: u64 = 128;
-/// Minimum gain in speed that justifies a reload: a tenth.
+/// The model is loaded again only if that makes it faster by at least this share.
 const MIN_GAIN: f64 = 0.1;
 
-/// The commands of a chat.
+/// A description of the commands in a chat.
 const HELP: &str = "\
 /stats         tokens and speed of the last answer, beside what was predicted
 /placement     where the model is, and why
@@ -39,9 +40,9 @@ pub(super) struct Session {
     chat: Chat,
     stop: Stop,
     sentinel: Option<Sentinel>,
-    /// The placement at the last report.
+    /// The placement that was reported last.
     placed: Arc<Plan>,
-    /// Number of messages, at the last report, that no longer fitted into the context.
+    /// How many messages no longer fitted into the context at the last report.
     forgotten: usize,
     last: Option<Statistics>,
 }
@@ -54,7 +55,8 @@ impl Session {
         Self { placed: model.placement(), model, chat, stop, sentinel, forgotten: 0, last: None }
     }
 
-    /// Runs the chat until the person leaves, or for one answer. `seen` has images and sounds for the first message.
+    /// Runs the chat until the person leaves, or only for one answer. `seen` contains images and sounds for the first
+    /// message.
     pub(super) fn talk(&mut self, mut seen: Vec<Part>, single_turn: bool) -> Result<(), Box<dyn Error>> {
         let mut editor = Editor::new()?;
         note("/help lists the commands");
@@ -104,7 +106,8 @@ impl Session {
         }
     }
 
-    /// Prints the answer to a message. Returns whether Ctrl-C ended it; the text so far stays in the conversation.
+    /// Prints the answer to a message. Returns whether Ctrl-C ended the answer; the text so far stays in the
+    /// conversation.
     pub(super) fn say(&mut self, message: impl Into<Content>) -> Result<bool, Box<dyn Error>> {
         let mut parts = self.chat.say(message).map_err(more_context)?;
         self.stop.begin(parts.abort_handle());
@@ -116,7 +119,7 @@ impl Session {
         outcome
     }
 
-    /// Reports changes since the last report.
+    /// Reports what has changed since the last report.
     fn report_changes(&mut self) {
         let forgotten = self.chat.forgotten().len();
         if forgotten > self.forgotten {
@@ -124,7 +127,7 @@ impl Session {
         }
         self.forgotten = forgotten;
         if let Some(sentinel) = &self.sentinel {
-            // `Moving` is left out, because it was reported when the move began.
+            // `Moving` is left out, because it was already reported when the move began.
             sentinel.events().try_iter().filter(|event| !matches!(event, Event::Moving { .. })).for_each(note);
         }
         let placed = self.model.placement();
@@ -134,7 +137,7 @@ impl Session {
         }
     }
 
-    /// Describes the placement, and the move by depth that led to it.
+    /// Describes the placement. If the depth has caused a move, describes the move too.
     fn placement(&self) -> String {
         let moved = self.model.report().moved.as_ref().map(|moved| format!("\n  {moved}"));
         self.model.placement().to_string() + &moved.unwrap_or_default()
@@ -165,10 +168,10 @@ impl Session {
     }
 }
 
-/// Requests the re-placement that an event advises. It happens before the next token, and not while a person types, who
-/// may send a message at any moment.
+/// Asks for the re-placement that an event recommends. It is done before the next token is generated. It is not done
+/// while a person types, because a message may come at any moment.
 fn follow(event: &Event, model: &Model) {
-    // A move is reported at once, because the answer pauses meanwhile.
+    // A move is reported at once, because the answer pauses during it.
     if let Event::Moving { done, .. } = event {
         if *done == 0.0 {
             note("");

@@ -1,5 +1,5 @@
-//! The source of a model and its projector: local paths, or a hub. From a hub, the best files for this machine are
-//! chosen and fetched.
+//! Finds a model and its projector: at local paths, or on a hub. On a hub, the files are chosen that are best for this
+//! machine, and they are fetched.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write, stderr, stdin};
@@ -43,12 +43,12 @@ pub(super) struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// The model's name or path; `None` if it is not given.
+    /// The model's name or path; `None` if none is given.
     pub(super) fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
 
-    /// The model's first file and its projector; `None` if Ctrl-C or the user cancelled the fetch.
+    /// The model's first file, and the projector; `None` if Ctrl-C or the user cancelled the fetch.
     pub(super) fn files(
         &self,
         wanted: &Wanted,
@@ -58,7 +58,7 @@ impl SourceArgs {
         self.files_of(self.model().unwrap_or_default(), wanted, request, stop)
     }
 
-    /// As [`files`](Self::files), for a model with this name or path.
+    /// As [`files`](Self::files), but for the model with this name or path.
     pub(super) fn files_of(
         &self,
         model: &str,
@@ -87,7 +87,7 @@ impl SourceArgs {
                     note(&pick.reason);
                     Some(pick.cached.map_or(At::There(pick.candidate), At::Here))
                 }
-                // The model can be used without a projector, unless the user has named one.
+                // The model is of use without a projector, so this is no error unless the user has named a projector.
                 Err(error) if is_beside => {
                     note(format!("no projector: {error}"));
                     None
@@ -95,7 +95,7 @@ impl SourceArgs {
                 Err(error) => return Err(error.into()),
             },
         };
-        // One question covers the model and its projector.
+        // The user is asked only once, about the model and the projector together.
         let lacking: Vec<&Candidate> =
             [Some(&model), projector.as_ref()].into_iter().flatten().filter_map(At::there).collect();
         let may_do_without = is_beside && model.there().is_none();
@@ -116,8 +116,8 @@ impl SourceArgs {
         Ok(projector.map(|projector| Files { model, projector: Some(projector) }))
     }
 
-    /// The best file for a model's name and its header. If a projector is wanted from its repository, also the
-    /// projectors there.
+    /// The file that is best for a model's name, and the file's header. If a projector is to come from the same
+    /// repository, also the projectors there.
     fn picked(
         &self,
         name: &Name,
@@ -150,7 +150,7 @@ impl SourceArgs {
         Ok(if self.offline { hub.offline(true) } else { hub })
     }
 
-    /// Whether to fetch these files. Asks the user on a terminal.
+    /// Whether these files should be fetched. If there is a terminal, the user is asked.
     fn is_wanted(&self, lacking: &[&Candidate]) -> Result<bool, Box<dyn Error>> {
         if lacking.is_empty() || self.yes {
             return Ok(true);
@@ -167,9 +167,9 @@ impl SourceArgs {
     }
 }
 
-/// The projectors that the hub has for a model in the cache; empty if the hub does not answer at once.
+/// The projectors that the hub has for a model whose file is in the cache. Empty if the hub does not answer at once.
 fn projectors_of(hub: &Hub, name: &Name) -> Vec<Candidate> {
-    // The model itself is in the cache, so it is not worth waiting for a hub that does not answer.
+    // The model is already in the cache, so the program does not wait for a hub that does not answer.
     let hub = hub.clone().patience(Duration::from_secs(5), 1, Duration::ZERO);
     match hub.projectors(&name.without_quant()) {
         Ok(projectors) => projectors,
@@ -185,7 +185,7 @@ fn names(candidates: &[&Candidate]) -> String {
     candidates.iter().map(|candidate| candidate.name()).collect::<Vec<_>>().join(" and ")
 }
 
-/// A model's first file, and the file of its projector.
+/// The first file of a model, and the file of its projector.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
     pub(super) model: PathBuf,
@@ -198,31 +198,31 @@ impl Files {
     }
 }
 
-/// The projector to look for.
+/// Which projector to look for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wanted {
     /// No projector.
     Nothing,
-    /// A projector in the model's folder or repository.
+    /// A projector in the folder or the repository of the model.
     Beside,
     /// The file at this path, or the best file of the repository with this name.
     At(PathBuf),
 }
 
 impl Wanted {
-    /// The projector's name on the hub; `None` for a path.
+    /// The projector's name, if it is on the hub; `None` for a path.
     pub(super) fn name(&self) -> Result<Option<Name>, Box<dyn Error>> {
         let Self::At(path) = self else { return Ok(None) };
         let name = path.to_str().filter(|name| Name::is_hub_name(name));
         Ok(name.map(str::parse).transpose()?)
     }
 
-    /// Whether the projector is named by a name on the hub.
+    /// Whether the projector is given as a name on the hub.
     pub(super) fn is_named(&self) -> bool {
         matches!(self, Self::At(path) if path.to_str().is_some_and(Name::is_hub_name))
     }
 
-    /// The projector of a local model, found without a hub.
+    /// The projector of a local model. It is found without a hub.
     pub(super) fn beside(&self, model: &Path) -> Option<PathBuf> {
         match self {
             Self::Nothing => None,
@@ -232,7 +232,7 @@ impl Wanted {
     }
 }
 
-/// The place of a file: on this machine, or on the hub.
+/// Where a file is: on this machine, or on the hub.
 enum At {
     Here(PathBuf),
     There(Candidate),
@@ -246,7 +246,7 @@ impl At {
         }
     }
 
-    /// The local path of the file, which is fetched if necessary; `None` if Ctrl-C ended the fetch.
+    /// The local path of the file, after a fetch if the file is not here; `None` if Ctrl-C ended the fetch.
     fn here(self, hub: &Hub, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
         match self {
             Self::Here(path) => Ok(Some(path)),
@@ -255,14 +255,14 @@ impl At {
     }
 }
 
-/// As [`SourceArgs::files_of`], but without fetching and without asking the user.
+/// As [`SourceArgs::files_of`], but nothing is fetched, and the user is not asked.
 pub(super) fn files_here(model: &str, wanted: &Wanted, request: &Request) -> Result<Option<Files>, Box<dyn Error>> {
     let path = here(Path::new(model), request, || Ok(load::detect()?))?;
     let named = wanted.name()?;
     let is_beside = named.is_none();
     let name = match named {
         Some(name) => name,
-        // The same rule as for a fetch, among the projectors that are here.
+        // The rule is the same as for a fetch, but only projectors that are here are considered.
         None if *wanted == Wanted::Beside && Name::is_hub_name(model) => model.parse::<Name>()?.without_quant(),
         None => return Ok(Some(Files { projector: wanted.beside(&path), model: path })),
     };
@@ -272,14 +272,15 @@ pub(super) fn files_here(model: &str, wanted: &Wanted, request: &Request) -> Res
     };
     let projector = match pick() {
         Ok(pick) => pick.cached,
-        // The model is of use without one that nobody has named.
+        // If the user has not named a projector, the model is of use without one.
         Err(_) if is_beside => None,
         Err(error) => return Err(error),
     };
     Ok(Some(Files { model: path, projector }))
 }
 
-/// The first file of a local model by its path, or the best fetched file for a machine by its hub name.
+/// The first file of a local model, which is given by its path or by its name on a hub. For a name, it is the best of
+/// the fetched files for this machine.
 pub(crate) fn here(
     model: &Path,
     request: &Request,
@@ -293,15 +294,15 @@ pub(crate) fn here(
         Err(hub::Error::Offline { .. }) if may_fetch => {
             Err(format!("{name} is not here: `autoplace run {name}` fetches it"))?
         }
-        // The error says what prevents a fetch.
+        // This error says why nothing can be fetched.
         pick => pick?,
     };
-    // If no file can be placed, the caller's plan gives the reason.
+    // If no file can be placed, the plan that the caller makes gives the reason.
     let any = || hub.cached(pick.candidates.first()?);
     pick.cached.or_else(any).ok_or_else(|| pick.choice.reason.into())
 }
 
-/// Lists the model's files with their placements, and marks the chosen one.
+/// Lists the model's files with their placements, and marks the one that is chosen.
 fn report(choice: &Choice) {
     for (index, row) in choice.rows.iter().enumerate() {
         let mark = if choice.chosen == Some(index) { '>' } else { ' ' };

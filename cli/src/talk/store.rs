@@ -1,4 +1,4 @@
-//! The stores of computed prompts: host memory (`--cache-ram`, which plans also read), and a folder.
+//! The stores for computed prompts: in host memory (`--cache-ram`, which plans also read), and in a folder.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ pub(super) struct StoreArgs {
     cache_dir: Option<(PathBuf, u64)>,
 }
 
-/// Maximum bytes of a folder for which no size is given.
+/// Maximum bytes in a folder if no size is given.
 const FOLDER_BYTES: u64 = 16 << 30;
 
 impl StoreArgs {
-    /// Opens the store; `None` if it is off. `owner` is the key that identifies the owner of the texts.
+    /// Opens the store; `None` if there is none. `owner` is the key that identifies the owner of the texts.
     pub(super) fn open(&self, ram: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
         let mut options = match ram {
             CacheRam::Off if self.cache_dir.is_none() => return Ok(None),
@@ -39,12 +39,12 @@ impl StoreArgs {
         PromptStore::open(options).map(Some).map_err(|error| format!("--cache-dir: {error}").into())
     }
 
-    /// The stores of several models.
+    /// The stores for several models.
     pub(super) fn of_pool(&self, ram: Option<CacheRam>, owner: Option<&str>) -> Result<PoolStores, &'static str> {
         let ram = match ram {
             None | Some(CacheRam::Off) => 0,
             Some(CacheRam::Bytes(bytes)) => bytes,
-            // In a pool, the host memory that one model leaves free is for the other models.
+            // In a pool, if one model leaves host memory free, that memory is for the other models.
             Some(CacheRam::Auto) => {
                 return Err("--cache-ram auto is for one model: each of several models needs a size, such as 2GiB");
             }
@@ -53,18 +53,18 @@ impl StoreArgs {
     }
 }
 
-/// The settings for the prompt stores of a pool's models. Each model has its own store.
+/// The settings with which the models of a pool store their prompts. Each model has its own store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PoolStores {
-    /// Maximum bytes of host memory for a model that states none.
+    /// Maximum bytes of host memory for a model whose specification sets none.
     ram: u64,
     folder: Option<(PathBuf, u64)>,
     owner: Option<String>,
 }
 
 impl PoolStores {
-    /// The store options of the model with this name; `None` if its store is off. `stated` are the options in its
-    /// specification.
+    /// The options of the store for the model with this name; `None` if it has no store. `stated` are the options in
+    /// the model's specification.
     pub(super) fn of(&self, name: &str, stated: Option<&StoreOptions>) -> Option<StoreOptions> {
         let ram = stated.and_then(|stated| stated.memory_bytes).unwrap_or(self.ram);
         let mut options = StoreOptions::new(ram);
@@ -80,7 +80,8 @@ impl PoolStores {
     }
 }
 
-/// Turns a model's name into a folder's: bytes other than letters, digits, `-`, `_` and inner dots are percent-encoded.
+/// The name of a model's folder. In the model's name, all bytes except for letters, digits, `-`, `_` and inner dots are
+/// percent-encoded.
 fn file_name(name: &str) -> String {
     let mut encoded = String::new();
     for byte in name.bytes() {
@@ -93,10 +94,10 @@ fn file_name(name: &str) -> String {
     encoded
 }
 
-/// Parses a folder, and the size behind the last colon, if there is one.
+/// Parses a folder, and the size after the last colon, if there is one.
 fn folder(text: &str) -> Result<(PathBuf, u64), String> {
     let (folder, bytes) = match text.rsplit_once(':') {
-        // `C:\prompts` has a colon too.
+        // A path such as `C:\prompts` has a colon too.
         Some((folder, size)) if size.starts_with(|c: char| c.is_ascii_digit()) => (folder, sizes::size(size)?),
         _ => (text, FOLDER_BYTES),
     };

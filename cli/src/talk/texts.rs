@@ -1,4 +1,4 @@
-//! Arguments for prompts and for the handling of answers, under llama.cpp's names.
+//! Arguments for prompts, and for what happens with answers, with llama.cpp's names.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl ShiftArgs {
     }
 }
 
-/// Parses the number of prompt tokens to keep. -1 means the whole prompt.
+/// Parses the number of prompt tokens that are kept. -1 means the whole prompt.
 fn keep(text: &str) -> Result<usize, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(usize::MAX),
@@ -92,7 +92,7 @@ fn keep(text: &str) -> Result<usize, String> {
 }
 
 impl TextArgs {
-    /// The prompt, from the argument or a file.
+    /// The prompt, which is an argument or in a file.
     pub(super) fn prompt(&self) -> Result<Option<String>, Box<dyn Error>> {
         let text = match &self.file {
             Some(file) => Some(text_of(file)?),
@@ -124,12 +124,12 @@ impl TextArgs {
         }
     }
 
-    /// Applies the template's variables and the reply format to a chat.
+    /// Adds the template's variables and the format of replies to a chat.
     pub(super) fn answered(&self, mut chat: Chat) -> Chat {
         for (name, value) in self.template_kwargs.iter().flatten() {
             chat = chat.variable(name, value.clone());
         }
-        // Control tokens that the user wants to see must not be parsed as marks.
+        // If the user wants to see control tokens, they must not be parsed as marks.
         if self.plain || self.special { chat.reply_format(ReplyFormat::plain()) } else { chat }
     }
 
@@ -138,20 +138,20 @@ impl TextArgs {
     }
 }
 
-/// A file's text without the byte order mark and the last line break.
+/// A file's text, without the byte order mark at its beginning and the line break at its end.
 fn text_of(file: &Path) -> Result<String, String> {
     let text = files::read(file)?;
     let text = without_byte_order_mark(&text);
     Ok(text.strip_suffix('\n').unwrap_or(text).to_owned())
 }
 
-/// Removes the byte order mark (U+FEFF) that some programs write; it is not a part of a prompt.
+/// Removes the byte order mark (U+FEFF), which some programs write. It is not a part of the prompt.
 pub(super) fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Expands escapes like common/common.cpp (`string_process_escapes`): `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`.
-/// Before any other character the `\` stays.
+/// Expands escapes like common/common.cpp (`string_process_escapes`): `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`. If
+/// any other character follows a `\`, the `\` stays.
 fn escaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -170,11 +170,11 @@ fn escaped(text: &str) -> String {
         bytes.push(byte);
         rest = &rest[taken..];
     }
-    // Only `\xHH` can make invalid UTF-8. The text then stays as written.
+    // Only `\xHH` can lead to invalid UTF-8. In that case the text stays as it was written.
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-/// The byte of two hexadecimal digits.
+/// The byte that two hexadecimal digits stand for.
 fn hexadecimal(digits: &[u8]) -> Option<u8> {
     let digits = std::str::from_utf8(digits.get(..2)?).ok()?;
     let is_plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -189,7 +189,7 @@ fn json_of_file(file: &str) -> Result<Value, String> {
     json(&files::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
 }
 
-/// A syntactically valid grammar. Its tokens are looked up when the model is loaded.
+/// Parses a grammar, whose syntax must be valid. Its tokens are looked up when the model is loaded.
 fn grammar(text: &str) -> Result<Constraint, String> {
     let constraint = Constraint::grammar(text);
     constraint.check().map(|()| constraint).map_err(|error| error.to_string())
@@ -217,7 +217,7 @@ mod tests {
             (r#"\"\'\\n"#, "\"'\\n"),
             (r"\x41\x7a\xg1\x4", r"Az\xg1\x4"),
             (r"\d\", r"\d\"),
-            // These bytes are only a part of a character.
+            // These bytes are only a part of a character, so the text stays as it is.
             (r"\xe2", r"\xe2"),
             (r"\xe2\x82\xac", "€"),
             ("ä\\nö", "ä\nö"),

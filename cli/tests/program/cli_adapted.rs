@@ -1,5 +1,5 @@
-//! `autoplace plan --lora`, `--control-vector` and `--mtp`: the plan includes computations besides those of a model's
-//! own blocks.
+//! `autoplace plan --lora`, `--control-vector` and `--mtp`: the plan includes computations that are not those of the
+//! model's own blocks.
 
 use crate::cli_support::{User, demo, fails, succeeds, text};
 use autoplace::gguf::{Builder, Header, TensorType};
@@ -8,12 +8,12 @@ use test_support::lora::{Adapter, write_random};
 use test_support::prediction_heads;
 use test_support::synthetic::mmproj;
 
-/// A plan for a card that holds everything.
+/// A plan for a card that has room for everything.
 fn plan(model: &str, args: &[&str]) -> String {
     succeeds(&[&["plan", model, "--gpu", "RTX 4090=24GiB,free=22GiB"], args].concat())
 }
 
-/// The plan as JSON, and its bytes on the card: weights, cache and compute.
+/// The plan as JSON, and its bytes on the card: those of the weights, of the cache, and of the computation.
 fn bytes(model: &str, args: &[&str]) -> (String, [u64; 3]) {
     let json = plan(model, &[args, &["--json"]].concat());
     let plan: Value = json.parse().unwrap();
@@ -30,11 +30,11 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
         let (plain, without) = bytes(&demo(), probing);
         assert!(!plain.contains("of adapters in all"));
         let (json, with) = bytes(&demo(), &[&["--lora", &file], probing].concat());
-        // Two factors of 8 x 256 floats in each of six blocks.
+        // There are two factors of 8 x 256 floats in each of six blocks.
         assert_eq!(with[0] - without[0], 6 * 2 * 8 * 256 * 4);
         assert!(json.contains("with style beside the weights"), "{json}");
     }
-    // Files that are loaded beside the model are passed to another tool, or refused.
+    // Files that are loaded together with the model are passed on to another tool, or refused.
     let projector = folder.path().join("projector.gguf");
     mmproj::gemma3(256).write_sparse(&projector).unwrap();
     let projector = projector.to_str().unwrap();
@@ -60,7 +60,7 @@ fn a_control_vector_takes_bytes_changes_the_text_and_is_emitted_for_llama_cpp() 
     for probing in [&[][..], &["--no-probe"]] {
         let (_, without) = bytes(&demo(), probing);
         let (json, with) = bytes(&demo(), &[&["--control-vector", &file], probing].concat());
-        // llama.cpp allocates a direction for each of six blocks except the first, even if the file has fewer.
+        // llama.cpp allocates a direction for each of the six blocks but the first, even if the file contains fewer.
         assert_eq!(with[0] - without[0], 5 * 256 * 4);
         assert!(json.contains("with a control vector"), "{json}");
     }

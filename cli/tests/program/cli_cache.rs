@@ -1,11 +1,11 @@
-//! The verb `cache`, and servers with different keys that use one folder.
+//! The verb `cache`, and servers that have different keys but use the same folder.
 
 use serde_json::{Value, json};
 
 use crate::cli_support::User;
 use crate::server::{Server, TEXT, rest};
 
-/// Number of tokens of a prompt that a server with this key did not compute.
+/// For a server with this key, the number of a prompt's tokens that it did not need to compute.
 fn cached(server: &Server, key: &str) -> u64 {
     let prompt = "In the beginning God created the heaven and the earth. ".repeat(6);
     let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();
@@ -32,7 +32,7 @@ fn a_folder_is_listed_counted_and_cleared_and_each_key_finds_its_own_texts() {
     let ask = |key: &str| {
         let mut server = Server::start(&["--cache-dir", dir, "--api-key", key]);
         let cached = cached(&server, key);
-        // The server alone writes to the folder and removes its files.
+        // Only the server may write to the folder and remove its files.
         user.fails(&["cache", "clear", dir], 1, &["another process writes there"]);
         server.interrupt();
         assert_eq!(server.wait().code(), Some(0));
@@ -42,7 +42,7 @@ fn a_folder_is_listed_counted_and_cleared_and_each_key_finds_its_own_texts() {
     let known = ask("one");
     assert!(known > 32, "{known}");
     assert_eq!(ask("other"), 0);
-    // The texts of two owners are two entries of one model.
+    // The texts of two owners are two entries of the same model.
     let list = user.says(&["cache", "list", dir]);
     assert_eq!(list.lines().count(), 3, "{list}");
     let stat = user.says(&["cache", "stat", dir]);

@@ -1,4 +1,4 @@
-//! The output of `autoplace devices` for people and scripts, and the file that it writes for `plan`.
+//! The output of `autoplace devices`, for people and for scripts, and the file that it writes for `plan`.
 
 use std::fs;
 
@@ -14,13 +14,13 @@ fn path(user: &User, name: &str) -> String {
     user.path(name).to_str().unwrap().to_owned()
 }
 
-/// The path of a file with this text.
+/// Writes this text to a file, and returns the path.
 fn file(user: &User, text: impl AsRef<[u8]>) -> String {
     fs::write(user.path("machine.json"), text).unwrap();
     path(user, "machine.json")
 }
 
-/// A machine that certainly differs from this computer.
+/// A machine that is certainly not this computer.
 fn elsewhere() -> Machine {
     let card = Gpu::named("RTX 4090").unwrap().free(gib(22));
     Machine::new(Host::new(gib(512)).bandwidth(400_000_000_000)).with_gpu(card)
@@ -29,7 +29,7 @@ fn elsewhere() -> Machine {
 #[test]
 fn the_machine_is_described_in_words_and_the_json_has_the_same() {
     let user = User::new();
-    // A home that cannot be written is not an error.
+    // If nothing can be written to the home folder, that is no error.
     fs::write(user.path("cache"), "no folder").unwrap();
     fs::write(user.path("Library"), "no folder").unwrap();
     let words = user.says(&["devices"]);
@@ -55,7 +55,7 @@ fn devices_are_measured_on_request_and_the_rates_are_stored() {
     assert!(rates(&[]).is_null());
     let measured = rates(&["--measure=0"]);
     if measured.is_null() {
-        // This machine has too little free memory for the measurement.
+        // This machine has not enough free memory for the measurement.
         return;
     }
     assert!(measured["layer_ns"].as_u64().unwrap() > 0, "{measured}");
@@ -84,7 +84,7 @@ fn a_machine_from_a_file_is_described_fully_and_written_unchanged() {
     (card.device, card.pci_id) = (Some("CUDA0".to_owned()), Some(PciId::new(0, 1, 0, 0)));
     let link = |generation| PcieRate::new(generation, 16).unwrap();
     card.pcie = Some(PcieLink::new(link(4)).current(link(1)));
-    // The largest programs are named, and the others are only counted.
+    // The programs that use most memory are named; the others are only counted.
     let programs = (0..7).map(|_| GpuProcess::new(9).name("python").bytes(mib(80)));
     let programs = [GpuProcess::new(42).name("ollama").bytes(gib(6)), GpuProcess::new(7).bytes(mib(90))]
         .into_iter()
@@ -117,13 +117,13 @@ its threads waited for a core 45 % of the time)
 Linux inside of Windows (WSL): Windows hands out the GPU's memory
 "
     );
-    // `--write` also works with text output.
+    // `--write` works together with text output too.
     let written = path(&user, "written.json");
     assert_eq!(user.says(&["devices", "--machine", &file, "--write", &written]), expected);
     assert_eq!(Machine::read(&written).unwrap(), machine);
     let printed = user.says(&["devices", "--json", "--machine", &written]);
     assert_eq!(fs::read_to_string(&written).unwrap(), printed);
-    // Taken are the learned bytes, and 512 MiB under WSL.
+    // What is taken: the learned bytes, and under WSL another 512 MiB.
     let taken = mib(40 + 50 + 512);
     for (headroom, bytes) in [
         ("tight", taken + mib(16)),
@@ -147,7 +147,7 @@ fn a_plan_is_made_for_the_machine_in_a_file() {
         assert_eq!((&devices[0]["name"], &devices[0]["free"]), (&"RTX 4090".into(), &gib(22).into()));
         assert_eq!(devices.last().unwrap()["total"], gib(512));
         assert_eq!(json["probe"].is_null(), !probing.is_empty());
-        // The plan equals the plan for the same card on this host.
+        // The plan is equal to a plan for the same card on this host.
         let same = plan(&[&["--gpu", "RTX 4090,free=22GiB"], probing].concat());
         let keys = ["n_gpu_layers", "estimate", "probe"];
         assert_eq!(keys.map(|key| &json[key]), keys.map(|key| &same[key]));

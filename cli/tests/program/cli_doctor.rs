@@ -1,4 +1,5 @@
-//! The output of `autoplace doctor`. The library's tests have a case and a near miss for each cause.
+//! The output of `autoplace doctor`. The tests of the library have, for each cause, a case and a case that just misses
+//! it.
 
 use std::path::Path;
 
@@ -44,7 +45,7 @@ fn a_partly_offloaded_model_is_reported_with_a_remedy() {
     assert!(printed.starts_with("verdict: "), "{printed}");
     assert!(printed.contains("  fix: ") && printed.contains("tok/s measured"), "{printed}");
 
-    // On another computer, without the files of this one, the verdict on the report is the same.
+    // On another computer, which does not have the files of this one, the report leads to the same verdict.
     let report = user.path("report.md");
     let printed = text(&user.autoplace(&[&parted[..], &["--report"]].concat()).stdout);
     std::fs::write(&report, &printed).unwrap();
@@ -53,7 +54,7 @@ fn a_partly_offloaded_model_is_reported_with_a_remedy() {
     assert!(printed.lines().nth(1).unwrap().trim() == verdict["findings"][0]["evidence"], "{printed}");
     assert!(!printed.contains(&demo), "{printed}");
 
-    // Another model can be judged on the reported machine.
+    // Another model can be judged on the machine that was reported.
     let verdict = judged(&user, &[&machine[..], &[&demo, "--ctx", "64", "--headroom", "0"]].concat());
     assert_eq!(verdict["evidence"]["model"]["measured"], Value::Null);
 }

@@ -1,4 +1,4 @@
-//! Command lines that users of llama.cpp type, in this program.
+//! Command lines as users of llama.cpp type them, given to this program.
 
 use std::fs;
 use std::io::Write;
@@ -10,12 +10,12 @@ use test_support::shapes::QWEN3_30B_A3B;
 
 const PROMPT: &str = "And the king said unto his servants,";
 
-/// The program's output for these arguments and this stdin.
+/// What the program prints for these arguments and this stdin.
 fn asked(user: &User, words: &[&str], input: &str) -> Output {
     let mut command = user.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // Writing may fail, because a program that ends at once reads nothing.
+    // Writing may fail, because the program may end at once and read nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
@@ -38,7 +38,7 @@ fn command_lines_of_llama_cpp_answer_as_ours_do() {
     ] {
         assert_eq!(answer(&asked(&user, &[&begin[..], more].concat(), "")), ours, "{more:?}");
     }
-    // A command line for a GPU, on a machine where `demo` has none.
+    // A command line for a GPU, on a machine on which `demo` finds none.
     let layers = asked(&user, &[&begin[..], &["--temp", "0", "-ngl", "all"]].concat(), "");
     let beside = text(&layers.stderr);
     if beside.contains("no usable GPU found: --ngl is left out") {
@@ -82,7 +82,7 @@ fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_ignored() {
     let chat = ["chat", &demo, "--template", "chatml", "--temp", "0", "-n", "8", "-c", "512"];
     let [plain, marked] = ["Hello\n", "\u{feff}Hello\n"].map(|said| answer(&asked(&user, &chat, said)));
     assert_eq!(plain, marked);
-    // A byte order mark alone is an empty prompt.
+    // A text with nothing but a byte order mark is an empty prompt.
     let nothing = asked(&user, &words, "\u{feff}\n");
     assert!(text(&nothing.stderr).contains("there is no prompt"), "{}", text(&nothing.stderr));
 }

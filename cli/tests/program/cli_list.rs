@@ -1,4 +1,4 @@
-//! The output of `autoplace list` for people and scripts.
+//! The output of `autoplace list`, for people and for scripts.
 
 use std::fs;
 

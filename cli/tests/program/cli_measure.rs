@@ -1,4 +1,4 @@
-//! The measurements of `autoplace measure` and their output. Speeds are not asserted.
+//! What `autoplace measure` measures, and its output. Speeds are not asserted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +10,11 @@ use autoplace_measure::Measurement;
 use serde_json::Value;
 use test_support::llama_source;
 
-/// Arguments for a card that holds half of the demo model, and for few tokens.
+/// Arguments for a card that has room for half of the demo model, and for a small number of tokens.
 const SHORT: &str =
     "--policy most-layers --gpu X=6MiB --headroom 0 --ctx 256 --prompt-tokens 8 -n 4 --threads 1 --at 0,32";
 
-/// Measures into a file and reads it.
+/// Measures, writes the result to a file, and reads the file.
 fn measured(user: &User, args: &[&str]) -> (String, Measurement) {
     let file = user.path("measured.json").to_str().unwrap().to_owned();
     let demo = demo();
@@ -40,7 +40,7 @@ fn a_stored_measurement_is_shown_in_every_format() {
     assert_eq!(Measurement::from_json(&show("json")).unwrap(), measurement);
 }
 
-/// The keys of an object in order, with the type of each value.
+/// The keys of an object in their order, each with the type of its value.
 fn shape(line: &str) -> Vec<(String, Discriminant<Value>)> {
     let object: serde_json::Map<String, Value> = line.parse().unwrap();
     object.into_iter().map(|(key, value)| (key, discriminant(&value))).collect()
@@ -132,8 +132,8 @@ fn a_placement_that_lasts_is_saved_and_one_that_does_not_exits_with_3() {
         let args = ["measure", &demo, "--ctx", "256", "--ready=3", "--over", "0", "--drift", drift, "--save", saved];
         user.autoplace(&[&args[..], more].concat())
     };
-    // With an allowed drift of 0 this fails, because no two runs take exactly the same time. It may also fail because
-    // the machine is busy.
+    // If the allowed drift is 0, this fails, because no two runs take exactly the same time. It may fail for another
+    // reason too, because the machine is busy.
     let output = ready("0", &[]);
     let table = text(&output.stdout);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(3), ""), "{table}");

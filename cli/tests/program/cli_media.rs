@@ -1,4 +1,4 @@
-//! Images in `run`, `chat`, `list` and `plan`.
+//! Images in the verbs `run`, `chat`, `list` and `plan`.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use test_support::hub_server::{Content, Server};
 use test_support::random_weights::fill;
 use test_support::synthetic::mmproj;
 
-/// The demo model in a folder with a projector and a picture of one pixel.
+/// The demo model in a folder, with a projector and a picture of one pixel.
 fn seeing(user: &User) -> (String, PathBuf, String) {
     let folder = user.path("models");
     fs::create_dir_all(&folder).unwrap();
@@ -43,10 +43,10 @@ fn an_image_is_shown_with_the_projector_beside_the_model_and_a_line_says_its_siz
     assert!(beside.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{beside}");
     assert!(beside.contains("mmproj"), "{beside}");
     assert!(!answer.trim().is_empty());
-    // The projector is named by llama.cpp's flag, and the same picture is given twice.
+    // llama.cpp's flag names the projector, and the same picture is given twice.
     let named = run(&["-mm", projector.to_str().unwrap(), "--image", &format!("{picture},{picture}")]);
     assert_eq!((named.0, named.2.matches("dot.bmp: picture").count()), (Some(0), 2), "{}", named.2);
-    // Without an image no projector is loaded, and without a projector an image is refused.
+    // Without an image, no projector is loaded. Without a projector, an image is refused.
     let plain = run(&[]);
     assert!(plain.0 == Some(0) && !plain.2.contains("mmproj"), "{}", plain.2);
     let refused = run(&["--image", &picture, "--no-mmproj"]);
@@ -80,7 +80,7 @@ fn a_list_and_a_plan_name_the_projector() {
     let with = format!("mmproj={}", projector.display());
     let plan = user.says(&["plan", &model, "--with", &with]);
     assert!(plan.contains("mmproj") && !plan.contains("also load"), "{plan}");
-    // The plan for the model alone has a note on the projector that `chat` and `serve` load beside it.
+    // A plan for only the model has a note about the projector, which `chat` and `serve` would load too.
     let alone = user.says(&["plan", &model]);
     assert!(alone.contains(&format!("also load {}: --with {with} plans it", projector.display())), "{alone}");
 }
@@ -113,7 +113,7 @@ fn a_model_of_a_hub_uses_the_projector_of_its_repository() {
     // A prompt without an image needs no projector.
     let plain = run(&["--yes"]);
     assert!(plain.0 == Some(0) && !plain.2.contains("is the projector"), "{}", plain.2);
-    // The cache has the model but no projector. The user is not asked, because the model can be used without it.
+    // The model is in the cache, but no projector is. The user is not asked, because the model can be used without it.
     let without = run(&["--image", &picture]);
     assert!(without.2.contains("mmproj-F16 is not here: --yes fetches its"), "{}", without.2);
     assert!(without.0 == Some(1) && without.2.contains("--mmproj FILE"), "{}", without.2);
@@ -122,7 +122,7 @@ fn a_model_of_a_hub_uses_the_projector_of_its_repository() {
     let (code, answer, said) = run(&["--yes", "--image", &picture]);
     assert!(code == Some(0) && said.contains("mmproj-F16 is the projector, of 1 that go with the model"), "{said}");
     assert!(said.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{said}");
-    // From now on nothing is fetched, and the hub is not asked.
+    // From here on, nothing is fetched and no request goes to the hub.
     let sent = server.sent();
     assert_eq!(run(&["--image", &picture]).1, answer);
     assert_eq!(server.sent(), sent);
@@ -131,7 +131,7 @@ fn a_model_of_a_hub_uses_the_projector_of_its_repository() {
     fs::copy(&model, local.join("model.gguf")).unwrap();
     let local = local.join("model.gguf");
     let local = local.to_str().unwrap();
-    // A local model, with a projector from a repository.
+    // A local model, with a projector that comes from a repository.
     let named =
         [&["run", local, "What is this?", "--image", &picture, "--mmproj", "hf:some/thing:f16"][..], &SHORT].concat();
     assert_eq!(asked(&named).1, answer);

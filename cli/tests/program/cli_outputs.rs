@@ -1,4 +1,4 @@
-//! The other outputs of `autoplace plan` than its report, and the shell completions.
+//! The outputs of `autoplace plan` other than its report, and the shell completions.
 
 use crate::cli_plan::file;
 use crate::cli_support::{User, demo, succeeds};
@@ -6,7 +6,7 @@ use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::SavedPlan;
 use test_support::shapes::LLAMA_8B;
 
-/// The output for a saved plan, and the saved plan.
+/// What is printed when a plan is saved, and the plan that was saved.
 fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {
     let file = user.path("plan.json");
     let printed = user.says(&[args, &["--save", file.to_str().unwrap()]].concat());
@@ -17,7 +17,7 @@ fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {
 fn every_tool_is_given_the_plan_instead_of_the_report_and_no_simulated_gpu_is_named() {
     let (_dir, model) = file(&LLAMA_8B.builder());
     let user = User::new();
-    // The plan for a tool that keeps all logits has room for them.
+    // If a tool keeps all logits, the plan for it has room for them.
     for (tool, n_outputs_max) in [("ollama", 1), ("lm-studio", 0), ("llama.cpp", 1)] {
         let (printed, saved) = saved(&user, &["plan", &model, "--emit", tool, "--gpu", "RTX 3060=12GiB"]);
         assert!(!printed.contains("SIM"), "{printed}");
@@ -84,7 +84,7 @@ fn a_host_is_described_by_its_processor_and_its_memory() {
             .unwrap();
         plan["speed"]["host_rate"].as_f64().unwrap() / 1e9
     };
-    // The assumed bandwidth is 65 % of the peak, but at most 6.5 GB/s for each core.
+    // As bandwidth, 65 % of the peak is assumed, but at most 6.5 GB/s for each core.
     for (args, expected) in [
         (&["--ram", "64GiB", "--cpu", "Ryzen 9 7950X"][..], 0.65 * 83.2),
         (&["--cpu", "EPYC 9654", "--memory", "DDR5-4800 x8"], 0.65 * 307.2),

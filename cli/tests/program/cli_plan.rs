@@ -1,4 +1,5 @@
-//! The output of `autoplace plan` for people and scripts: text, JSON, simulated GPUs, and errors for wrong arguments.
+//! The output of `autoplace plan`, for people and for scripts: text, JSON, simulated GPUs, and errors for wrong
+//! arguments.
 
 use crate::cli_support::{demo, fails, succeeds};
 use autoplace::gguf::Builder;
@@ -7,7 +8,7 @@ use autoplace::memory::{ContextParams, Pooling};
 use serde_json::{Value, json};
 use test_support::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
 
-/// The output of `plan` for a valid model, with an empty stderr.
+/// The output of `plan` for a valid model. stderr must be empty.
 #[track_caller]
 fn plan(model: &str, args: &[&str]) -> String {
     succeeds(&[&["plan", model], args].concat())
@@ -18,7 +19,7 @@ fn plan_json(model: &str, args: &[&str]) -> Value {
     plan(model, &[args, &["--json"]].concat()).parse().expect("JSON")
 }
 
-/// A sparse file of a model without data.
+/// A sparse file that contains a model without data.
 pub(crate) fn file(builder: &Builder) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a model's.gguf");
@@ -34,7 +35,7 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-/// Applies a function to every element of an array.
+/// Calls a function for every element of an array, and returns the results.
 #[track_caller]
 fn array<T>(value: &Value, of: impl Fn(&Value) -> T) -> Vec<T> {
     value.as_array().expect("an array").iter().map(of).collect()
@@ -45,12 +46,12 @@ fn bytes(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a size"))
 }
 
-/// The rows of `estimate` or `probe` without the compute buffers.
+/// The rows of `estimate` or `probe`, without compute buffers.
 fn held(rows: &Value) -> Vec<(Value, u64, u64)> {
     array(rows, |row| (row["name"].clone(), bytes(&row["weights"]), bytes(&row["kv"])))
 }
 
-/// Asserts that each device has room for its part of the plan.
+/// Asserts that the plan's part on each device fits.
 #[track_caller]
 fn has_room(json: &Value) {
     for device in json["devices"].as_array().unwrap() {
@@ -60,11 +61,11 @@ fn has_room(json: &Value) {
     }
 }
 
-/// Asserts that the object has exactly the documented keys, each with the right type.
+/// Asserts that the object has exactly the keys that are documented, and that each value has the right type.
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
     let top = "by_depth context devices estimate full_offload kv_type model moe_cache n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
-    // All parameters of a context, including those that a saved plan omits when off.
+    // All parameters of a context, including those that a saved plan leaves out because they are off.
     let mut params = ContextParams::default();
     (params.embeddings, params.mtp, params.n_rs_seq, params.moe_cache_size) = (Some(Pooling::Model), true, 1, 1);
     let mut params = json!(params);
@@ -110,7 +111,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
 
 #[test]
 fn the_json_has_the_documented_keys_and_types_with_and_without_a_gpu() {
-    // No layers are on a GPU, because the test machine may have one.
+    // No layer is put on a GPU, because the test's machine may have one.
     for (args, devices) in [
         (&["--ngl", "0"][..], 1),
         (&["--gpu", "SIM 8G=8GiB"], 2),
@@ -158,7 +159,7 @@ fn experts_stay_on_the_host_unless_whole_layers_are_asked_for() {
     assert!(!overrides.is_empty());
     assert!(overrides.iter().all(|rule| rule.contains("_exps") && rule.ends_with("=CPU")), "{overrides:?}");
     assert_eq!(held(&json["estimate"]), held(&json["probe"]));
-    // The bytes of the plan are those of the probe.
+    // The plan has the same bytes as the probe.
     assert_eq!(held(&json["devices"]), held(&json["probe"]));
     for whole in [["--policy", "most-layers"], ["--host-parts", "none"]] {
         let json = plan_json(&path, &[&gpu[..], &whole].concat());
@@ -195,7 +196,8 @@ fn a_plan_by_depth_has_both_placements_and_emits_the_requested_one() {
     let crossing = json["by_depth"]["crossing"].as_u64().unwrap();
     assert!((100..32_768).contains(&crossing), "{crossing}");
 
-    // The emitted placement is the one for the whole conversation, with a note, or the one for the requested depth.
+    // The placement in the output is the one for the whole conversation, with a note, or the one for the depth that was
+    // asked for.
     let emit = |args: &[&str]| {
         let args = [&["plan", &path], &machine[..], &["--emit", "llama.cpp"], args].concat();
         let output = crate::cli_support::User::new().autoplace(&args);
@@ -236,7 +238,7 @@ fn the_curve_shows_every_number_of_layers() {
     let rows = words.split("layers  tok/s").nth(1).unwrap().trim().lines();
     assert_eq!(rows.count(), 8, "{words}");
     assert!(words.contains("<- this plan"), "{words}");
-    // The speed of an unknown card is guessed.
+    // If a card is not known, its speed is guessed.
     let words = plan(&demo(), &["--gpu", "X=8GiB", "--curve"]);
     assert!(words.contains("by a guess") && words.contains("<- this plan"), "{words}");
     for part in ["autoplace demo · Q8_0", "weights", "7 of 7 layers", "host", "why"] {
@@ -298,7 +300,7 @@ fn a_model_of_unknown_memory_is_an_error_without_a_probe() {
     let shape = Shape { arch: "no-such-arch", ..TINY };
     let (_dir, path) = file(&shape.builder());
     fails(&["plan", &path, "--no-probe"], 1, &["cannot be computed", "no-such-arch"]);
-    // llama.cpp does not know this architecture either.
+    // llama.cpp does not know this architecture, either.
     fails(&["plan", &path], 1, &["no-such-arch"]);
 }
 
@@ -312,7 +314,7 @@ fn an_error_is_one_line_whatever_the_model_is_called() {
 
 #[test]
 fn embeddings_are_planned_by_llama_cpp_alone() {
-    // The vectors and logits of all tokens are on the host.
+    // The vectors and the logits of all tokens lie on the host.
     let results = |more: &[&str]| {
         let json = plan_json(&demo(), &[&["--gpu", "SIM 8G=8GiB"], more].concat());
         bytes(&json["devices"][1]["compute"])
@@ -358,7 +360,7 @@ fn another_host_can_be_described() {
     assert_eq!(bytes(&memory["total"]), gib(32));
     let (_dir, large) = file(&LLAMA_70B.builder());
     let host = ["plan", &large, "--no-probe", "--gpu", "RTX 3060 12GB", "--ram", "16GiB:60GB/s"];
-    // The error says what would make the model fit, and that it can be read from disk.
+    // The error says with what change the model would fit, and that it can be read from disk.
     fails(&host, 1, &["does not fit", "with --allow-paging", "tok/s"]);
     let paging = [&host[..], &["--allow-paging", "--disk-rate", "3GB/s"]].concat();
     let said = succeeds(&paging);

@@ -1,4 +1,4 @@
-//! `autoplace ps`: the models that this user's processes have loaded.
+//! `autoplace ps`: the models that processes of this user have loaded.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -61,7 +61,7 @@ fn a_model_that_is_served_is_listed_until_its_server_ends_or_is_killed() {
         assert!(doctor.contains("loaded by autoplace"), "{doctor}");
         server.kill().unwrap();
         server.wait().unwrap();
-        // The worker ends with its application.
+        // When its application ends, the worker ends too.
         let begun = std::time::Instant::now();
         while !listed().is_empty() {
             assert!(begun.elapsed().as_secs() < 60, "{:?}", listed());

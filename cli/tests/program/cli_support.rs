@@ -1,4 +1,4 @@
-//! Runs the program `autoplace` as a person or a script would.
+//! Runs the program `autoplace` as a person or a script does.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The model that the repository ships.
+/// The model that is in the repository.
 pub(crate) fn demo() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
     path.to_str().unwrap().to_owned()
@@ -16,7 +16,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
 
-/// A user with a temporary home, so that no real cache is read or written.
+/// A user whose home folder is temporary, so that no real cache is read or written.
 pub(crate) struct User {
     home: TempDir,
 }
@@ -26,7 +26,7 @@ impl User {
         Self { home: tempfile::tempdir().unwrap() }
     }
 
-    /// A command of the program with these arguments.
+    /// A command that runs the program with these arguments.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let home = self.home.path();
         let mut command = Command::new(env!("CARGO_BIN_EXE_autoplace"));
@@ -45,7 +45,7 @@ impl User {
         self.command(args).stdin(Stdio::null()).output().expect("the program starts")
     }
 
-    /// The output; stderr must be empty.
+    /// What the program prints; stderr must be empty.
     #[track_caller]
     pub(crate) fn says(&self, args: &[&str]) -> String {
         let output = self.autoplace(args);
@@ -59,8 +59,8 @@ impl User {
         serde_json::from_str(&self.says(&[args, &["--json"]].concat())).expect("JSON")
     }
 
-    /// Checks the exit code, that stdout is empty, and that stderr has all of `words`, in one line unless clap wrote
-    /// it.
+    /// Checks the exit code, that stdout is empty, and that stderr contains all of `words`. stderr must be one line,
+    /// unless clap wrote it.
     #[track_caller]
     pub(crate) fn fails(&self, args: &[&str], code: i32, words: &[&str]) {
         let output = self.autoplace(args);
@@ -78,7 +78,7 @@ impl User {
     }
 }
 
-/// Runs the program for a fresh user.
+/// Runs the program for a new user.
 #[track_caller]
 pub(crate) fn succeeds(args: &[&str]) -> String {
     User::new().says(args)

@@ -1,4 +1,4 @@
-//! `autoplace run` and `autoplace chat` with pipes: answers on stdout, everything else on stderr.
+//! `autoplace run` and `autoplace chat` with pipes: answers go to stdout, and everything else goes to stderr.
 
 use std::fs;
 use std::io::Write;
@@ -8,29 +8,29 @@ use crate::cli_support::{User, demo, text};
 use test_support::hub_server::{Content, Server};
 
 const PROMPT: &str = "And the king said unto his servants,";
-/// Arguments for a short text that is sampled greedily.
+/// Arguments for a short text in which the likeliest token is always chosen.
 const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "-c", "512"];
 
-/// The output for these arguments and this stdin. In the arguments, `demo` means the demo model.
+/// What the program prints for these arguments and this stdin. The argument `demo` stands for the demo model.
 fn talk(user: &User, args: &[&str], input: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     let mut command = user.command(&[&args[..], &SHORT].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // Writing may fail, because a program that ends at once reads nothing.
+    // Writing may fail, because the program may end at once and read nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
 
-/// The output for these arguments with a context of this size.
+/// What the program prints for these arguments and a context of this size.
 fn talk_in(user: &User, args: &[&str], context: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     user.autoplace(&[&args[..], &["--temp", "0", "-c", context]].concat())
 }
 
-/// The answer, and the text on stderr.
+/// The answer, and what was printed to stderr.
 #[track_caller]
 fn said(output: &Output) -> (String, String) {
     let stderr = text(&output.stderr);
@@ -61,10 +61,14 @@ fn a_saved_plan_is_followed_and_an_answer_that_its_context_ends_says_so() {
     let (_, beside) = said(&user.autoplace(&["run", &demo, PROMPT, "--temp", "0", "-n", "-1", "--plan", &plan]));
     assert!(beside.ends_with("the answer ends here: --ctx N or --ctx auto gives more\n"), "{beside}");
     let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan]).stderr;
-    assert!(text(&long).ends_with("the answer needs: --ctx N or --ctx auto gives more\n"), "{}", text(&long));
+    assert!(
+        text(&long).ends_with("the answer needs at least one of them: --ctx N or --ctx auto gives more\n"),
+        "{}",
+        text(&long)
+    );
 }
 
-/// A plan for a card that this machine does not have.
+/// The plan is for a card that this machine does not have.
 #[test]
 fn a_plan_that_cannot_be_followed_is_an_error_or_made_again_on_request() {
     let (user, demo) = (User::new(), demo());
@@ -75,7 +79,7 @@ fn a_plan_that_cannot_be_followed_is_an_error_or_made_again_on_request() {
     let (answer, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
     assert!(!answer.trim().is_empty());
     assert!(beside.contains("planned again") && beside.contains("RTX 4090"), "{beside}");
-    // The stored request is planned again.
+    // The plan's request is stored, and a new plan is made from it.
     let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan, "--replan"]).stderr;
     assert!(text(&long).contains("256"), "{}", text(&long));
     // If the plan can be followed, it is followed.
@@ -96,7 +100,7 @@ fn an_answer_is_held_to_a_grammar_of_llama_cpps() {
     let words: Vec<&str> = answer.trim().split('-').collect();
     assert!(words.len() == 2 && words.iter().all(|word| (2..=5).contains(&word.len())), "{answer}");
     assert_eq!(said(&talk(&user, &["run", "demo", PROMPT, "--grammar", grammar], "")).0, answer);
-    // A syntax error is reported before the model is loaded.
+    // An error in the syntax is reported before the model is loaded.
     let refused = talk(&user, &["run", "demo", PROMPT, "--grammar", "root ::= a"], "");
     assert!(text(&refused.stderr).contains("line 1, column 10: the rule `a` is not defined"), "{refused:?}");
 }
@@ -121,7 +125,7 @@ fn every_line_of_a_pipe_is_a_message_as_it_is() {
     let chat = ["chat", "demo", "--template", file.to_str().unwrap()];
     let first = said(&talk(&user, &chat, "Blessed is the man that\n")).0;
     let both = said(&talk(&user, &chat, "Blessed is the man that\n\n/quit\n")).0;
-    // `/quit` is not a command in a pipe, so it is answered too.
+    // In a pipe, `/quit` is not a command, so it is answered too.
     assert!(both.starts_with(&first) && both.len() > first.len() + 1, "{first:?} {both:?}");
     let with_system = [&chat[..], &["--system", "And it came to pass"]].concat();
     assert_ne!(said(&talk(&user, &with_system, "Blessed is the man that\n")).0, first);
@@ -131,7 +135,7 @@ fn every_line_of_a_pipe_is_a_message_as_it_is() {
 fn reasoning_is_not_part_of_the_answer() {
     let user = User::new();
     let file = user.path("thinks.jinja");
-    // The template begins reasoning, which the model never ends.
+    // The template begins the reasoning, and the model never ends it.
     fs::write(&file, "{{ messages[0].content }}<think>{% if false %}</think>{% endif %}").unwrap();
     let (answer, beside) = said(&talk(&user, &["run", "demo", "--template", file.to_str().unwrap(), PROMPT], ""));
     assert_eq!(answer, "\n");
@@ -152,7 +156,7 @@ fn an_impossible_request_is_refused_before_anything_is_loaded() {
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
     user.fails(&["chat", &demo, "-n", "-3"], 2, &["--max-tokens"]);
-    // `--plan` excludes arguments of a request for a plan.
+    // `--plan` cannot be combined with arguments that ask for another plan.
     user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);
     user.fails(&["chat", &demo, "--plan", "p.json", "--policy", "fastest"], 2, &["--plan", "--policy"]);
     user.fails(&["template", &demo], 1, &["ships no chat template"]);
@@ -182,7 +186,7 @@ fn a_model_of_a_hub_answers_after_a_permitted_fetch_and_then_without_the_hub() {
     let run = |more: &[&str]| asked(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
     let plan = || asked(&["plan", "hf:some/thing:q8_0"]);
     assert!(text(&plan().stderr).ends_with("is not here: `autoplace run hf:some/thing:q8_0` fetches it\n"));
-    // In offline mode, no message advises a fetch.
+    // In offline mode, no message recommends a fetch.
     let mut offline = user.command(&["plan", "hf:some/thing:q8_0"]);
     let offline = offline.env("HF_HOME", user.path("hf")).env("HF_HUB_OFFLINE", "1").output().unwrap();
     let said_offline = text(&offline.stderr);

@@ -1,4 +1,4 @@
-//! `autoplace chat` at a terminal. The tests send keys and read the screen.
+//! `autoplace chat` at a terminal. The tests send keys, and read what the screen shows.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use vt100::{Parser, Screen};
 
 const ROWS: u16 = 50;
 const COLUMNS: u16 = 160;
-/// No answer takes this long, so a longer wait is a failure.
+/// No answer takes as long as this, so the test fails if it waits longer.
 const LONG: Duration = Duration::from_secs(120);
 
 const CTRL_C: &str = "\x03";
@@ -29,12 +29,13 @@ struct Terminal {
     child: Child,
     output: Receiver<Vec<u8>>,
     parser: Parser,
-    /// All bytes of the program's output.
+    /// All bytes that the program has printed.
     seen: Vec<u8>,
 }
 
 impl Terminal {
-    /// Starts a chat with the demo model and these arguments and variables. Waits for the first prompt.
+    /// Starts a chat with the demo model, these arguments and these environment variables. Waits until the first prompt
+    /// is shown.
     fn chat(user: &User, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let (pty, pts) = open().unwrap();
         pty.resize(Size::new(ROWS, COLUMNS)).unwrap();
@@ -45,8 +46,8 @@ impl Terminal {
         let (reader, (sender, output)) = (Arc::clone(&pty), sync_channel(0));
         thread::spawn(move || {
             let mut bytes = [0; 1024];
-            // The loop also ends on an error, which on Linux is the end of the output. Everything is read, because
-            // unread output would stay in the terminal and block the program.
+            // The loop also ends if there is an error. On Linux, the output's end is an error. All output is read.
+            // Otherwise the terminal would be full, and the program would block.
             while let Ok(n @ 1..) = (&*reader).read(&mut bytes) {
                 if sender.send(bytes[..n].to_vec()).is_err() {
                     return;
@@ -62,7 +63,7 @@ impl Terminal {
         self.parser.screen()
     }
 
-    /// Reads until the screen satisfies the predicate.
+    /// Reads until the predicate is true for the screen.
     #[track_caller]
     fn until(&mut self, what: &str, holds: impl Fn(&Screen) -> bool) {
         while !holds(self.screen()) {
@@ -81,7 +82,7 @@ impl Terminal {
         self.until(text, |screen| screen.contents().contains(text));
     }
 
-    /// Waits until the program expects a message.
+    /// Waits until the program is ready for a message.
     #[track_caller]
     fn prompt(&mut self) {
         self.until("prompt", |screen| line(screen) == ">" && screen.cursor_position().1 == 2);
@@ -91,7 +92,7 @@ impl Terminal {
         (&*self.pty).write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Types a line, waits until it appears, and sends it.
+    /// Types a line, waits until the screen shows it, and sends it.
     #[track_caller]
     fn send(&mut self, text: &str) {
         self.press(text);
@@ -100,7 +101,7 @@ impl Terminal {
         self.until("line behind it", |screen| !line(screen).ends_with(text));
     }
 
-    /// The text between this message and the next prompt.
+    /// The text that the screen shows between this message and the next prompt.
     #[track_caller]
     fn answer(&mut self, text: &str) -> String {
         self.send(text);
@@ -120,14 +121,14 @@ impl Terminal {
     }
 }
 
-/// The line with the cursor.
+/// The line in which the cursor is.
 fn line(screen: &Screen) -> String {
     let (row, _) = screen.cursor_position();
     let text = screen.rows(0, COLUMNS).nth(row.into()).unwrap_or_default();
     text.trim_end().to_owned()
 }
 
-/// The number behind a word.
+/// The number that follows a word.
 #[track_caller]
 fn number(text: &str, word: &str) -> usize {
     let (_, tail) = text.split_once(word).unwrap_or_else(|| panic!("no {word:?} in {text}"));
@@ -178,7 +179,7 @@ fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     });
     let mut terminal = Terminal::chat(&user, &SHORT, &[]);
     assert!(terminal.answer("@/nowhere/at/all").contains("error: /nowhere/at/all: "));
-    assert!(terminal.answer(&format!("@{long}")).contains("and the context holds 1024"));
+    assert!(terminal.answer(&format!("@{long}")).contains("but the context holds 1024"));
     assert!(terminal.answer("/stats").contains("none yet"), "nothing was sent");
     assert!(!terminal.answer(&format!("Read @\"{plain}\".")).is_empty());
     let stats = terminal.answer("/stats");
@@ -191,7 +192,7 @@ fn ctrl_c_ends_an_answer_and_not_the_program() {
     let user = User::new();
     let file = user.path("said.jinja");
     fs::write(&file, "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-    // With this template, the likeliest text repeats itself for thousands of tokens.
+    // With this template, the likeliest text repeats itself for thousands of tokens, so it does not end soon.
     let endless = ["--template", file.to_str().unwrap(), "--ctx", "65536"];
     let mut terminal = Terminal::chat(&user, &endless, &[]);
     terminal.shows("but the model was trained on");
@@ -203,7 +204,8 @@ fn ctrl_c_ends_an_answer_and_not_the_program() {
         let stats = terminal.answer("/stats");
         let generated = number(&stats, "generated ");
         assert!((1..6000).contains(&generated), "{stats}");
-        // The text so far is in the conversation. Without it, the next answer would begin like the first one.
+        // The text that was generated before is in the conversation. Without that text, the next answer would begin
+        // like the first one.
         assert!(number(&stats, "context ") > generated, "{stats}");
         terminal.answer("/clear");
         terminal.press("\x0c");

@@ -1,5 +1,5 @@
-//! `autoplace doctor --watch`: recorded answers of programs that run a model (`recorded/`), and llama-server itself if
-//! available (`cargo xtask llama-server`).
+//! `autoplace doctor --watch`: with recorded answers of programs that run a model (`recorded/`), and with llama-server
+//! itself if there is one (`cargo xtask llama-server`).
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use test_support::http::serve;
 use test_support::llama_server::LlamaServer;
 
-/// A card that holds all of the demo model and is faster than any host.
+/// A card that has room for the whole demo model and is faster than any host.
 const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];
 
-/// A server that replays a program's answers by path. Other paths have status 404.
+/// A server that returns the recorded answers of a program, by path. All other paths have status 404.
 struct Recorded {
     port: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -26,7 +26,7 @@ impl Recorded {
         Self::with_key(answers, "")
     }
 
-    /// A program that answers only requests with the key.
+    /// A program that answers a request only if it has the key.
     fn with_key(answers: Value, key: &'static str) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let paths = Arc::clone(&asked);
@@ -49,7 +49,7 @@ impl Recorded {
     }
 }
 
-/// The first finding for a process, the facts about its program, and the whole verdict.
+/// For a process: the first finding, the facts about its program, and the whole verdict.
 fn watched(user: &User, pid: u32) -> (Value, Value, Value) {
     let verdict = judged(user, &[&[&*format!("--watch={pid}")], &CARD[..]].concat());
     (verdict["findings"][0]["cause"].clone(), verdict["evidence"]["model"]["running"].clone(), verdict)
@@ -65,13 +65,14 @@ struct Process(Child);
 
 impl Process {
     fn new(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        // A shell that waits for input and ignores the arguments after the two dashes.
+        // A shell that waits for input. It ignores the arguments after the two dashes.
         let mut command = Command::new("sh");
         command.arg0(name).args(["-s", "--"]).args(arguments).envs(environment.iter().copied());
         Self(command.stdin(Stdio::piped()).spawn().unwrap())
     }
 
-    /// A process with the command line `ollama serve`: a shell, named `ollama`, that runs a script `serve`.
+    /// A process whose command line is `ollama serve`. It is a shell, with the name `ollama`, that runs a script with
+    /// the name `serve`.
     fn ollama(user: &User, port: &str) -> Self {
         let script = user.path("serve");
         std::fs::write(&script, "read line\n").unwrap();
@@ -117,25 +118,25 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     assert_eq!(cause, "runs_slower", "{verdict}");
     assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
     let plan = &verdict["evidence"]["model"]["plan"];
-    // Other arguments of the process are kept.
+    // Other arguments of the process stay as they are.
     assert_eq!((&plan["context"]["n_ctx"], &plan["context"]["type_k"]), (&2048.into(), &"Q8_0".into()));
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     let layers = plan["n_gpu_layers"].as_u64().unwrap();
     for word in ["llama-server -m", &format!("-ngl {layers}"), "-c 2048", "-ctk q8_0"] {
         assert!(mend.contains(word), "no {word:?} in {mend}");
     }
-    // Arguments of the doctor replace the program's.
+    // An argument of the doctor replaces the same argument of the program.
     let watch = format!("--watch={}", few.id());
     let asked = judged(&user, &[&[&*watch, "--kv", "f16", "--flash-attn", "off"], &CARD[..]].concat());
     let context = &asked["evidence"]["model"]["plan"]["context"];
     let [n_ctx, type_k, flash_attn] = ["n_ctx", "type_k", "flash_attn"].map(|name| context[name].to_string());
     assert_eq!([&*n_ctx, &type_k, &flash_attn], ["2048", "\"F16\"", "\"off\""]);
-    // The output as text, in a report for others.
+    // The output is text here, in a report that can be given to others.
     let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let printed = text(&output.stdout);
     assert!(printed.starts_with("verdict: it runs slower") && !printed.contains(&demo), "{printed}");
 
-    // The near miss: the program already has as many layers on the card as possible.
+    // This case just misses: the program already has as many layers on the card as possible.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
     let (cause, _, verdict) = watched(&user, all.id());
     assert_eq!(cause, Value::Null, "{verdict}");
@@ -151,7 +152,7 @@ fn settings_of_a_server_in_a_container_are_read_from_its_variables() {
     let (cause, running, _) = watched(&user, process.id());
     assert_eq!((cause, &running["n_gpu_layers"]), ("runs_slower".into(), &1.into()));
 
-    // A program with settings that no plan has is not compared.
+    // If a program has settings that no plan has, it is not compared.
     let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
     let (cause, running, verdict) = watched(&user, process.id());
     assert_eq!(cause, Value::Null, "{verdict}");
@@ -167,7 +168,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     let server = Recorded::with_key(answers, "secret");
     let keys = user.path("keys");
     std::fs::write(&keys, "\nsecret\nanother\n").unwrap();
-    // If there are several keys, the first one is used.
+    // If there are several keys, the first of them is used.
     for key in [["--api-key", "secret,another"], ["--api-key-file", keys.to_str().unwrap()]] {
         let demo = demo();
         let arguments = [&["-m", &demo, "--port", &server.port, "-ngl", "2"], &key[..]].concat();
@@ -178,7 +179,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     }
     assert!(!server.was_asked("/slots"));
 
-    // A router for several models has no placement.
+    // A router for several models has no placement of its own.
     let router = Recorded::new(json!({"/props": {
         "role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}}}));
     let process = Process::new("llama-server", &["--port", &router.port], &[]);
@@ -201,7 +202,7 @@ fn another_server_at_its_address_is_not_taken_for_it() {
 #[test]
 fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
     let user = User::new();
-    // docs.ollama.com, `List running models` and `Show model details`.
+    // From docs.ollama.com, `List running models` and `Show model details`.
     let ollama = |size_vram: u64| {
         json!({
             "/api/version": {"version": "0.12.6"},
@@ -227,7 +228,7 @@ fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
     let (cause, _, verdict) = watched(&user, serves(ollama(6_000_000)).id());
     assert_eq!(cause, Value::Null, "{verdict}");
 
-    // Another model, or an mmproj, takes memory that cannot be distinguished from the model's.
+    // Another model, or an mmproj, uses memory that cannot be told apart from the model's memory.
     let mut beside = ollama(0);
     beside["/api/ps"]["models"].as_array_mut().unwrap().push(json!({"name": "b", "size": 1}));
     beside["/api/show"]["modelfile"] = format!("FROM {0}\nFROM {0}\n", demo()).into();
@@ -236,7 +237,7 @@ fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
     let notes = running["notes"].to_string();
     assert!(notes.contains("1 more of its models") && notes.contains("mmproj"), "{notes}");
 
-    // No model is loaded, so there is nothing to inspect.
+    // No model is loaded, so nothing can be inspected.
     let idle = serves(json!({"/api/ps": {"models": []}}));
     is_refused(&user, idle.id(), &["no model is loaded now"]);
 }
@@ -244,7 +245,7 @@ fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
 #[test]
 fn lm_studio_reports_its_context_and_not_its_file_which_is_then_asked_for() {
     let user = User::new();
-    // lmstudio.ai/docs, `GET /api/v1/models`, and `GET /api/v0/models` of versions before 0.4.
+    // From lmstudio.ai/docs, `GET /api/v1/models`, and in versions before 0.4 `GET /api/v0/models`.
     let answers = [
         json!({"/api/v1/models": {"models": [
             {"type": "llm", "key": "other", "loaded_instances": []},
@@ -266,13 +267,14 @@ fn lm_studio_reports_its_context_and_not_its_file_which_is_then_asked_for() {
         let model = &verdict["evidence"]["model"];
         assert_eq!(model["running"]["program"], "LM Studio");
         assert!(model["running"]["notes"].to_string().contains("does not report its layers"), "{model}");
-        // The free memory beside a program with an unknown share is unknown, but on a described card it is known.
+        // If a program's share is not known, the free memory is not known, either. But on a card that was described it
+        // is known.
         assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
         assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
     }
     let idle = Recorded::new(json!({"/api/v0/models": {"data": [{"id": "a", "state": "not-loaded"}]}}));
     is_refused(&user, Process::new("llmster", &["--port", &idle.port], &[]).id(), &["no model is loaded now"]);
-    // Another model takes memory that cannot be distinguished from the model's.
+    // Another model uses memory that cannot be told apart from the model's memory.
     let two = Recorded::new(json!({"/api/v0/models": {"data": [
         {"id": "a", "state": "loaded"}, {"id": "b", "type": "embeddings", "state": "loaded"}]}}));
     let process = Process::new("lm-studio", &["--port", &two.port], &[]);
@@ -337,7 +339,7 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
     assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
     println!("{mend}");
 
-    // The speed is visible during generation.
+    // While a text is generated, the speed can be seen.
     let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
     let ask = ureq::post(format!("{}/completion", few.url)).content_type("application/json");
     let mut stream = ask.send(body).unwrap().into_body().into_reader();

@@ -26,6 +26,6 @@ mod serve_pool;
 #[cfg(target_os = "linux")]
 mod serve_pool_long;
 mod server;
-// Only for Linux: the tests start processes under names that differ from those of their files.
+// These tests run only on Linux, because they start processes whose names differ from the names of their files.
 #[cfg(target_os = "linux")]
 mod cli_watch;

@@ -1,9 +1,9 @@
-//! Odd files, which are derived from a real header. `plan`, `list` and `run` must refuse exactly the files that
-//! llama.cpp refuses.
+//! Odd files, which are made from the header of a real file. `plan`, `list` and `run` must refuse exactly those files
+//! that llama.cpp refuses.
 //!
-//! Each file has the demo model's header with one or two changes. Its tensors are holes. Changes that are known to kill
-//! a process beyond recovery are left out. `AUTOPLACE_ODD_FILES` names other models, separated by `:`, for the test of
-//! all files:
+//! Each file has the header of the demo model, with one or two changes. The tensors are holes in a sparse file. A
+//! change is left out if it is known to kill the process. For the test of all files, `AUTOPLACE_ODD_FILES` can name
+//! other models, separated by `:`.
 //!
 //! `AUTOPLACE_ODD_FILES=a.gguf:b.gguf cargo test -p autoplace-cli --test program odd_files -- --ignored --nocapture`
 
@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 
 use crate::cli_support::{User, demo};
 
-/// Number of files in every run of the tests.
+/// How many odd files each run of the tests makes.
 const IN_EVERY_RUN: usize = 150;
 
 const N_CTX: u32 = 512;
@@ -31,18 +31,18 @@ struct OddTensor {
     shape: Vec<u64>,
 }
 
-/// A file under construction.
+/// An odd file that is being made.
 #[derive(Clone)]
 struct Odd {
-    /// The changes.
+    /// Descriptions of the changes.
     changes: Vec<String>,
     metadata: Builder,
     tensors: Vec<OddTensor>,
-    /// Number of bytes that are missing at the end.
+    /// How many bytes are missing at the file's end.
     missing: u64,
 }
 
-/// Pseudo-random numbers, the same in every run (splitmix64).
+/// Pseudo-random numbers (splitmix64), which are the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -79,7 +79,7 @@ impl Odd {
         self.changes.push(what);
     }
 
-    /// Writes the file. Returns false if the file cannot be written.
+    /// Writes the file. Returns false if that is impossible.
     fn write(&self, path: &Path) -> bool {
         let add = |file: Builder, tensor: &OddTensor| file.tensor(&tensor.name, tensor.ty, &tensor.shape);
         let file = self.tensors.iter().fold(self.metadata.clone(), add);
@@ -161,7 +161,7 @@ impl Odd {
         }
     }
 
-    /// Changes the type of a numeric key.
+    /// Gives another type to a key with a number.
     fn retype(&mut self, keys: &[(&str, Value<'_>)], numbers: &mut Numbers) {
         let is_number = |value: &Value<'_>| value.as_number().is_some();
         let keys: Vec<_> = keys.iter().filter(|(_, value)| is_number(value)).collect();
@@ -234,8 +234,8 @@ impl Odd {
     }
 }
 
-/// Whether llama.cpp itself loads the file, without a GPU. The file is not mapped, because ggml fails an assertion for
-/// some mapped files.
+/// Whether llama.cpp itself can load the file, without a GPU. The file is not mapped, because ggml fails an assertion
+/// for some mapped files.
 fn llama_cpp(path: &Path) -> Result<(), String> {
     let params = ModelParams { devices: Some(Vec::new()), load_mode: LoadMode::None, ..ModelParams::default() };
     llama_sys::quietly(|| {
@@ -249,7 +249,7 @@ fn on_host(path: &Path) -> ModelBuilder {
     Model::builder(path).n_ctx(N_CTX).n_gpu_layers(0).isolation(Isolation::None)
 }
 
-/// The refusals of `list`, by file name.
+/// The files that `list` refuses by their names, with the reason.
 fn listed(user: &User, folder: &Path) -> BTreeMap<String, Option<String>> {
     let json = user.json(&["list", folder.to_str().unwrap()]);
     let name = |path: &Json| Path::new(path.as_str().unwrap()).file_name().unwrap().to_str().unwrap().to_owned();
@@ -260,7 +260,7 @@ fn listed(user: &User, folder: &Path) -> BTreeMap<String, Option<String>> {
     models.chain(skipped).collect()
 }
 
-/// Makes `count` odd files of a model, and compares our results for each with llama.cpp's.
+/// Makes `count` odd files of a model. For each of them, compares our results with llama.cpp's.
 fn compare(model: &Path, count: usize) {
     let header = Header::open(model).unwrap();
     let user = User::new();
@@ -290,7 +290,7 @@ fn compare(model: &Path, count: usize) {
             }
         }
         theirs.insert(name, (what, verdict));
-        // `list` needs only the header, and a thousand files of a large model would take long.
+        // `list` needs only the header, and a thousand whole files of a large model would take long.
         made.push(path);
     }
     let listed = listed(&user, &folder);
@@ -357,7 +357,7 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
         expected.insert(format!("{name}.gguf"), words);
     }
     let listed = listed(&user, &folder);
-    // The model can be extracted without the projector, and is complete.
+    // The model can be extracted without its projector, and what is extracted is complete.
     let [vision, text, whole] = ["vision", "text", "whole"].map(|name| folder.join(format!("{name}.gguf")));
     let [from, to] = [&vision, &text].map(|path| path.to_str().unwrap());
     let said = user.says(&["extract", from, to]);

@@ -1,4 +1,4 @@
-//! Clients of `autoplace serve`: those that are refused, read slowly, or disconnect.
+//! Clients of `autoplace serve`. Some are refused, some read slowly, and some disconnect.
 
 use std::thread;
 
@@ -6,13 +6,14 @@ use crate::cli_support::fails;
 use crate::server::{CHAT, FILE, MODEL, Server, TEXT, read_until, rest};
 use serde_json::{Value, json};
 
-/// A context, and the length of a text in it, that is longer than the delays of all clients here.
+/// The length of a context and of a text in it. Generating the text takes longer than all clients here wait.
 const LONG: &str = "65536";
 const TOKENS: u32 = 65_000;
 
-/// A request for a text up to the end of its context.
+/// A request for a text that goes on to the end of its context.
 fn endless(tokens: u32, more: &Value) -> String {
-    // The bias excludes the tokens that end a text: `</s>`, and the other tokens before the vocabulary's first word.
+    // With this bias, no token can end the text: neither `</s>`, nor another token that comes before the vocabulary's
+    // first word.
     let bias = json!({"0": -1000, "1": -1000, "2": -1000});
     let mut body = json!({"prompt": "In the beginning", "max_tokens": tokens, "logit_bias": bias, "seed": 1});
     for (name, value) in more.as_object().expect("an object") {
@@ -56,7 +57,8 @@ fn answers_are_the_same_with_and_without_isolation() {
     faults_are_refused_alike(&servers);
 }
 
-/// Sends requests with faults. Every fault must be reported as the client's, whether the server finds it or a worker.
+/// Sends requests that contain faults. Every fault must be reported as an error of the client, whether the server finds
+/// the fault or a worker.
 fn faults_are_refused_alike(servers: &[Server; 2]) {
     let text = |more: Value| {
         let mut body = json!({"prompt": "a", "max_tokens": 1});
@@ -107,7 +109,7 @@ fn refusals_have_the_form_of_the_api() {
         assert_eq!(error(server.post(CHAT, malformed)), plain(400), "{malformed}");
         assert_eq!(error(server.post(TEXT, malformed)), plain(400), "{malformed}");
     }
-    // The body is only a little larger than 16 MiB, because with much unread input a client may not get its answer.
+    // The body is only a little larger than 16 MiB. If much of its input is not read, a client may not get the answer.
     let oversized = format!("{{\"prompt\": \"{}\"}}", "a".repeat(16 << 20));
     assert_eq!(error(server.post(TEXT, &oversized)), plain(413));
     let long = json!({"prompt": "word ".repeat(200_000)}).to_string();
@@ -119,7 +121,7 @@ fn refusals_have_the_form_of_the_api() {
     assert_eq!(error(server.get(CHAT)), plain(405));
     assert_eq!(error(server.post("/v1/embeddings", "{}")), plain(404), "none is loaded");
 
-    // A page of another site can make a browser send this.
+    // A page of another site can make a browser send such a request.
     let form = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
     assert!(rest(&server.connected(form)).starts_with("HTTP/1.1 415"));
     assert_eq!(server.engine()["generated_tokens"], 0);
@@ -145,7 +147,7 @@ fn a_browser_sees_the_server_at_its_root() {
     for part in shown {
         assert!(page.contains(part), "no {part}: {page}");
     }
-    // The page has no script, no outside resource, and no path of this machine.
+    // The page contains no script, no resource from elsewhere, and no path of this machine.
     let addresses = page.matches("http").count();
     assert!(!page.contains("<script") && addresses == page.matches("xmlns=\"http://www.w3.org").count(), "{page}");
     assert!(!page.contains(env!("CARGO_MANIFEST_DIR")), "{page}");
@@ -189,7 +191,7 @@ fn a_client_that_disconnects_frees_its_place() {
 #[test]
 fn a_slow_reader_stalls_nobody_and_loses_nothing() {
     let server = Server::start(&["--parallel", "1", "--ctx", "2560"]);
-    // Each token has so much data that no buffer of the system holds all of them.
+    // The data of each token are so long that the system's buffers cannot contain them all.
     let slow = server.sent(TEXT, &endless(2200, &json!({"stream": true, "logprobs": 128})));
     read_until(&slow, "data: ");
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Third-party clients in Python and JavaScript against `autoplace serve`.
+//! Clients of other authors, in Python and JavaScript, that use `autoplace serve`.
 
 use std::process::{Command, Stdio};
 
@@ -13,7 +13,7 @@ use test_support::synthetic::mmproj;
 #[ignore = "wants OpenAI's client: `cargo xtask test clients` installs it, and runs this"]
 fn the_official_client_finds_the_api_as_it_knows_it() {
     let python = std::env::var_os("AUTOPLACE_PYTHON").expect("AUTOPLACE_PYTHON is set");
-    // `cargo xtask real` sets this variable to a real model.
+    // `cargo xtask real` sets this variable to the file of a real model.
     let file = std::env::var("AUTOPLACE_CLIENT_MODEL").unwrap_or_else(|_| FILE.to_owned());
     let model = std::path::Path::new(&file).file_stem().and_then(|name| name.to_str()).expect("a model's file");
     let server =
@@ -27,10 +27,10 @@ fn the_official_client_finds_the_api_as_it_knows_it() {
     assert!(said.starts_with("all as the API has it"), "{said}");
 }
 
-/// A template that shows tools and describes the marks that most models write around calls.
+/// A template that shows tools. It describes the marks that most models write around calls.
 const SHOWS_TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/tools.jinja");
 
-/// A projector of random weights for the demo model, so that clients can send pictures.
+/// A projector of random weights for the demo model, with which clients can send pictures.
 fn projector() -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file");
     mmproj::named("Small LLaVA").write_sparse(file.path()).expect("it is written");
@@ -38,8 +38,9 @@ fn projector() -> tempfile::NamedTempFile {
     file
 }
 
-/// Each line of `AUTOPLACE_CLIENTS` is an interpreter, a file, and the tokens of context that the program needs. A
-/// program prints a line of JSON for each trial. `AUTOPLACE_CLIENTS_REPORT` names a file for these lines.
+/// Each line of `AUTOPLACE_CLIENTS` contains an interpreter, a file, and how many tokens of context the program needs.
+/// For each trial, a program prints a line of JSON. If `AUTOPLACE_CLIENTS_REPORT` names a file, these lines are written
+/// to it.
 #[test]
 #[ignore = "wants the clients: `cargo xtask clients` installs all of them, `cargo xtask test clients` those of most people"]
 fn small_programs_of_clients_find_the_api_as_they_know_it() {
@@ -63,13 +64,13 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
             None => server.insert((context.to_owned(), start(context))),
         };
         let mut command = Command::new(with);
-        // The clients must not contact other servers.
+        // The clients must not send requests to other servers.
         command.args([program, &server.url(""), model]).stdin(Stdio::null()).env("CREWAI_DISABLE_TELEMETRY", "true");
         command.envs([
             ("OTEL_SDK_DISABLED", "true"),
             ("HAYSTACK_TELEMETRY_ENABLED", "False"),
             ("OPENAI_API_KEY", "none"),
-            // Only the demo model is sure to have a projector.
+            // Only the demo model certainly has a projector.
             ("AUTOPLACE_CLIENT_SEES", if is_demo { "1" } else { "0" }),
         ]);
         let output = command.output().expect("it starts");

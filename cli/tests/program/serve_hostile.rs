@@ -1,12 +1,12 @@
-//! Hostile clients of `autoplace serve`: the memory that they can take, and which of them are admitted. `cargo xtask
-//! attack` does the same at full size, and prints figures.
+//! Hostile clients of `autoplace serve`: how much memory they can make the server use, and which of them are admitted.
+//! `cargo xtask attack` does the same at full size, and prints numbers.
 
 use std::time::Duration;
 
 use crate::server::{CHAT, FILE, PATIENCE, Server, TEXT, rest};
 use serde_json::{Value, json};
 
-/// The head of a request of 16 MiB, and a part of its body.
+/// The head of a request whose body has 16 MiB, and a part of that body.
 fn half_body(server: &Server, sent: &str) -> String {
     let head = format!("POST {TEXT} HTTP/1.1\r\nhost: {}\r\n", server.address);
     format!("{head}content-type: application/json\r\ncontent-length: 16777216\r\n\r\n{sent}")
@@ -22,7 +22,7 @@ fn silent_clients_do_not_block_others() {
         let waiting: Vec<_> = (0..300).map(|_| server.connected(half)).collect();
         assert_eq!(server.get("/health").0, 200);
         assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
-        // The connection that waited longest was closed to make room.
+        // The connection that had waited longest was closed, to make room.
         let mut byte = [0];
         assert!(!matches!(std::io::Read::read(&mut &waiting[0], &mut byte), Ok(1)));
     }
@@ -66,7 +66,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         (TEXT, format!(r#"{{"prompt": "a", "json_schema": {bomb}}}"#), 400, Some("json_schema")),
         (TEXT, format!(r#"{{"prompt": {bomb}}}"#), 400, Some("prompt[0]")),
         ("/v1/embeddings", format!(r#"{{"input": {bomb}}}"#), 400, Some("input[0]")),
-        // The tokens of this text would take much more memory than the text itself.
+        // The tokens of this text would need much more memory than the text itself.
         (TEXT, format!(r#"{{"prompt": "{text}"}}"#), 400, Some("prompt")),
         ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
         (CHAT, said.clone(), 400, Some("messages")),
@@ -120,7 +120,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         let said = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(answered == 400 && said.contains(words), "{words}: {answer}");
     }
-    // The allocator keeps some of the memory for the threads that read bodies.
+    // The allocator keeps some memory for the threads that read bodies.
     let kept = server.held() - at_first;
     assert!(kept < 30 * bytes as u64, "{} MiB", kept >> 20);
 }
@@ -196,7 +196,7 @@ fn each_request_is_logged_in_a_line_without_its_content() {
         lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
     };
     for _ in 0..PATIENCE.as_millis() / 10 {
-        // The line of a request is written after its answer.
+        // A request's line is written after its answer was sent.
         if lines().len() == 2 {
             break;
         }

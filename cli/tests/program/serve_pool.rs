@@ -1,5 +1,5 @@
-//! `autoplace serve` with several models, from a file, a folder and the command line. Each model runs in its own
-//! process.
+//! `autoplace serve` with several models, which come from a file, from a folder and from the command line. Each model
+//! runs in a process of its own.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::server::{CHAT, FILE, MODEL, PATIENCE, Server, TEXT};
 #[cfg(unix)]
 use crate::server::{read_until, rest};
 
-/// A folder with `pool.toml` and models.
+/// A folder that contains `pool.toml` and models.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -79,7 +79,7 @@ fn models_of_a_file_a_folder_and_the_command_line_share_one_server() {
         listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     names.sort_unstable();
     assert!([MODEL, "coder", "small", "vectors"].iter().all(|name| names.contains(name)), "{names:?}");
-    // A model on the command line is loaded at once.
+    // A model on the command line is loaded at once, before a request names it.
     until("it is loaded in advance", || model(&server, MODEL)["status"]["value"] == "loaded");
     assert_eq!(model(&server, "coder")["status"]["value"], "unloaded");
     let texts = ["coder", "gpt-4o", "small", MODEL].map(|name| {
@@ -92,7 +92,7 @@ fn models_of_a_file_a_folder_and_the_command_line_share_one_server() {
     assert_eq!(server.post(CHAT, &chat.to_string()).0, 200, "its template is named in the file");
     let vectors = server.post("/v1/embeddings", r#"{"model": "vectors", "input": "a"}"#);
     assert_eq!(vectors.0, 200, "{}", vectors.1);
-    // Each model is in its own process.
+    // Each model runs in a process of its own.
     let processes = ["coder", "small", MODEL].map(|name| model(&server, name)["placement"]["process"].clone());
     assert!(processes.iter().all(Value::is_u64), "{processes:?}");
     assert!(processes[0] != processes[1] && processes[1] != processes[2], "{processes:?}");
@@ -120,7 +120,7 @@ fn a_hangup_reads_the_file_and_the_folder_again_and_no_text_is_dropped() {
     assert_eq!(server.post("/v1/embeddings", r#"{"model": "other", "input": "a"}"#).0, 200);
     assert_eq!(server.post(TEXT, &asked("coder", 2)).0, 200);
     assert_eq!(model(&server, "coder")["meta"]["n_ctx"], 128);
-    // A file with an error changes nothing, and the error names its line.
+    // If the file contains an error, nothing changes, and the error says in which line it is.
     place.write("[models.coder]\nmodel = \"DEMO\"\nctx = 1\n");
     server.signal("-HUP");
     until("it is said", || server.said().contains("pool.toml, line 3, `ctx`"));
@@ -168,7 +168,7 @@ fn a_conversation_goes_on_from_its_folder_after_an_unload_and_a_reload() {
     let (again, cached) = text();
     assert_eq!(again, first);
     assert!(cached > 32, "{cached}");
-    // Only models that write texts have a store, and each store has its own folder.
+    // Only models that write texts have a store. Each store has a folder of its own.
     let folders: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(folders, ["coder"]);
 }
@@ -190,7 +190,7 @@ fn a_killed_worker_takes_no_other_model_and_no_later_request_with_it() {
     assert_eq!([&again[1], &again[0]], [&texts[0], &texts[1]]);
 }
 
-/// Makes a folder of this name with the demo model, and if `sees` with a projector.
+/// Makes a folder with this name that contains the demo model, and with `sees` a projector too.
 fn folder(place: &Place, name: &str, sees: bool) -> String {
     fs::create_dir(place.path(name)).unwrap();
     let model = place.path(&format!("{name}/{}.gguf", name.rsplit('/').next().unwrap_or(name)));
@@ -238,7 +238,7 @@ fn a_picture_goes_to_the_model_that_is_named_on_all_three_surfaces() {
     let body = json!({"model": "seeing", "max_output_tokens": 6, "temperature": 0, "input": [{"role": "user", "content": parts}]});
     let (status, answer) = server.post("/v1/responses", &body.to_string());
     assert_eq!((status, &answer["output"][0]["content"][0]["text"]), (200, text), "{answer}");
-    // The projector of one model is named in the file, and that of the other is found in the model's folder.
+    // The file names the projector of one model. The projector of the other is found in the model's folder.
     for model in ["named", "third"] {
         let (status, answer) = chat(model);
         assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, text), "{model}: {answer}");
@@ -251,7 +251,8 @@ fn a_picture_goes_to_the_model_that_is_named_on_all_three_surfaces() {
     assert!(server.said().contains("mmproj-f16.gguf"), "{}", server.said());
 }
 
-/// A text may continue in two further workers. After these, the request is sent to the model once more.
+/// If a worker is killed, its text can continue in another worker, at most twice. After that, the request is sent to
+/// the model once more.
 #[cfg(unix)]
 #[test]
 fn a_request_whose_workers_are_killed_again_and_again_is_answered_all_the_same() {
@@ -293,7 +294,7 @@ fn a_failure_to_start_a_pool_is_one_line_that_names_the_cause() {
     serve(&["--models-dir", &place.path("models")], 1, &["no model"]);
     serve(&["--models-dir", &place.path("nowhere")], 1, &["nowhere"]);
     serve(&[FILE, FILE], 1, &["another model is named"]);
-    // Arguments for one placement are refused, because they are keys of the file.
+    // Arguments that place one model are refused, because in a pool they are keys of the file.
     for one in [
         &["--alias", "x"][..],
         &["--device", "none"],

@@ -1,10 +1,10 @@
-//! A long run of `autoplace serve` with three models, of which only two fit into memory. There are many requests of
-//! several clients, killed workers, and a limit that is lowered during the run. Prints the figures for
-//! `benches/results`.
+//! A long run of `autoplace serve` with three models, of which only two fit into memory at once. There are many
+//! requests from several clients, some workers are killed, and a limit is lowered during the run. The numbers for
+//! `benches/results` are printed.
 //!
 //! `AUTOPLACE_POOL_MODELS` names three GGUF files (default: the demo model). `AUTOPLACE_POOL_REQUESTS` is the number of
-//! requests (default: 1,000). `AUTOPLACE_POOL_KILLS` is the probability, in percent, that a worker is killed in each
-//! tenth of a second (default: 2, which is one in five seconds).
+//! requests (default: 1,000). `AUTOPLACE_POOL_KILLS` is the probability, in percent, that a worker is killed within a
+//! tenth of a second (default: 2, which means one worker in five seconds).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::server::{FILE, Server, TEXT};
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const CLIENTS: u64 = 4;
 
-/// The text of a pool's file with this limit, in bytes.
+/// The text of a pool's file with this limit in bytes.
 fn file(models: &[String], ram: u64) -> String {
     let mut text = format!("[pool]\nreloads_per_minute = 60\nram = {ram}\n");
     for (name, model) in NAMES.iter().zip(models) {
@@ -39,7 +39,8 @@ fn text_of(answer: &Value) -> Value {
     answer["choices"][0]["text"].clone()
 }
 
-/// The host's bytes that each model takes, and its text. Each model runs alone in a server without a limit.
+/// How many bytes of host memory each model uses, and the text that it writes. Each model runs alone, in a server
+/// without a limit.
 fn alone(models: &[String], folder: &str) -> (Vec<u64>, Vec<Value>) {
     fs::write(format!("{folder}/alone.toml"), file(models, 1 << 40)).unwrap();
     let server = Server::start_pool(&["--models", &format!("{folder}/alone.toml")]);
@@ -53,7 +54,7 @@ fn alone(models: &[String], folder: &str) -> (Vec<u64>, Vec<Value>) {
     each.into_iter().unzip()
 }
 
-/// The resident bytes of a process and its children. Shared pages are counted once (PSS).
+/// The resident bytes of a process and of its children. Pages that they share are counted once (PSS).
 fn resident(process: u32) -> u64 {
     let of = |process: &str| {
         let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
@@ -84,7 +85,7 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
     let (held, texts) = alone(&models, folder);
     let mut sizes = held.clone();
     sizes.sort_unstable();
-    // Any two models fit, but not all three.
+    // Any two of the models fit together, but not all three.
     let two = sizes[1] + sizes[2] + (8 << 20);
     let one = sizes[2] + (8 << 20);
     println!("bytes of the host: {held:?}; the limit holds two: {two}, later one: {one}");
@@ -105,7 +106,7 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
                     let mut dice = Dice::new(client);
                     let mut model = 0;
                     while given.fetch_add(1, Ordering::Relaxed) < count {
-                        // A client uses the same model for a while.
+                        // A client uses one model for a while, and then chooses again.
                         if dice.percent(8) {
                             model = dice.below(3_usize);
                         }

@@ -17,32 +17,33 @@ pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const TEXT: &str = "/v1/completions";
 
-/// The longest wait of a test before it fails.
+/// How long a test waits at most before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     child: Child,
-    /// The user whose folders the server uses.
+    /// The user in whose folders the server works.
     _user: User,
     /// The address, such as `127.0.0.1:12345`.
     pub(crate) address: String,
-    /// The server's stderr.
+    /// What the server has written to stderr.
     said: NamedTempFile,
 }
 
 impl Server {
-    /// Starts the server with the demo model, and with a template unless `args` name one.
+    /// Starts the server with the demo model. It has a template, unless `args` name another.
     pub(crate) fn start(args: &[&str]) -> Self {
         Self::start_with(FILE, args)
     }
 
-    /// Starts the server with a model. A model other than the demo model has its own template, unless `args` name one.
+    /// Starts the server with this model. A model that is not the demo model uses its own template, unless `args` name
+    /// another.
     pub(crate) fn start_with(model: &str, args: &[&str]) -> Self {
         let user = User::new();
         Self::run(user.command(&[]), user, model, args)
     }
 
-    /// Starts a server of several models, each with one thread, by these arguments.
+    /// Starts a server of several models with these arguments. Each model has one thread.
     pub(crate) fn start_pool(args: &[&str]) -> Self {
         let user = User::new();
         let mut program = user.command(&[]);
@@ -50,7 +51,7 @@ impl Server {
         Self::spawned(program, user)
     }
 
-    /// Starts the server with the lowest limit of open files and connections that systems have.
+    /// Starts the server with few permitted files and connections: as few as on the strictest systems.
     #[cfg(unix)]
     pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
         let user = User::new();
@@ -64,7 +65,7 @@ impl Server {
         program
             .args(["serve", model, "--port", "0"])
             .args(if model != FILE || args.contains(&"--template") { &[][..] } else { &["--template", "chatml"] })
-            // One thread is enough, because beside other tests two threads would wait for each other.
+            // The demo model gets only one thread. While other tests run too, two threads would wait for each other.
             .args(if model == FILE { &["--threads", "1"][..] } else { &[] })
             .args(args);
         Self::spawned(program, user)
@@ -87,12 +88,12 @@ impl Server {
         server
     }
 
-    /// The server's stderr so far: the placement, and a line for each request.
+    /// What the server has written to stderr so far: the placement, and a line for each request.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(&self.said).expect("text")
     }
 
-    /// The server's peak memory since [`reset_peak`](Self::reset_peak), in bytes.
+    /// The maximum of the server's memory since [`reset_peak`](Self::reset_peak), in bytes.
     #[cfg(target_os = "linux")]
     pub(crate) fn peak(&self) -> u64 {
         self.memory("VmHWM:")
@@ -104,7 +105,7 @@ impl Server {
         self.memory("VmRSS:")
     }
 
-    /// Resets the peak to the memory that the server has now.
+    /// Sets the maximum to the memory that the server uses now.
     #[cfg(target_os = "linux")]
     pub(crate) fn reset_peak(&self) {
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("it is a child of this process");
@@ -123,7 +124,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// The status and body of the answer to a request with this body.
+    /// The status and the body of the answer to a request with this body.
     pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
         let agent = agent();
         let request = agent.post(self.url(path));
@@ -135,7 +136,7 @@ impl Server {
         read(agent().get(self.url(path)).call().expect("an answer"))
     }
 
-    /// A connection that has sent these bytes.
+    /// A connection on which these bytes were sent.
     pub(crate) fn connected(&self, bytes: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -143,12 +144,12 @@ impl Server {
         stream
     }
 
-    /// The answer to a request with these head lines.
+    /// The answer to a request whose head consists of these lines.
     pub(crate) fn raw(&self, lines: &[&str]) -> String {
         rest(&self.connected(&format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"))))
     }
 
-    /// A connection that has sent a request and read nothing.
+    /// A connection on which a request was sent, but no answer was read.
     pub(crate) fn sent(&self, path: &str, body: &str) -> TcpStream {
         self.connected(&format!(
             "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -157,12 +158,12 @@ impl Server {
         ))
     }
 
-    /// The engine's state: `running`, `queued`, `generated_tokens`.
+    /// The state of the engine: `running`, `queued`, `generated_tokens`.
     pub(crate) fn engine(&self) -> Value {
         self.get("/health").1["engine"].take()
     }
 
-    /// Waits until the engine's state satisfies the predicate.
+    /// Waits until the predicate is true for the engine's state.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..PATIENCE.as_millis() / 10 {
@@ -214,14 +215,14 @@ fn read(mut response: ureq::http::Response<ureq::Body>) -> (u16, Value) {
     (status, body.expect("each answer is JSON"))
 }
 
-/// The rest of a stream.
+/// What remains of a stream.
 pub(crate) fn rest(mut stream: &TcpStream) -> String {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("it goes on");
     String::from_utf8(bytes).expect("text")
 }
 
-/// Reads until a text has arrived.
+/// Reads until this text has arrived.
 pub(crate) fn read_until(mut stream: &TcpStream, text: &str) {
     let mut seen = Vec::new();
     let mut byte = [0];

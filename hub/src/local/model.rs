@@ -113,7 +113,7 @@ impl LocalModel {
     ///
     /// # Errors
     ///
-    /// Those of [`header`](Self::header).
+    /// The errors of [`header`](Self::header).
     pub fn planned_file(&self) -> Result<PlannedFile, gguf::Error> {
         Ok(PlannedFile::new(self.name.clone(), self.quant.clone(), self.header()?))
     }

@@ -1,15 +1,16 @@
-// llama.cpp's clip.cpp, with exact memory. Six of its calls are replaced here:
+// llama.cpp's clip.cpp, changed so that its memory is known exactly. Six of the calls in clip.cpp are replaced here:
 //
-// - clip_init: an encoder of images also reserves the buffers of the largest image that it takes, as a context of a
-//   text model reserves those of its largest batch. clip.cpp reserves an image of usual size and grows later.
-// - ggml_backend_alloc_ctx_tensors_from_buft, ggml_backend_sched_reserve and ggml_backend_sched_get_buffer_size: without
-//   data (`no_alloc`) nothing is allocated, and sizes are computed. clip.cpp allocates everything there and reads no
-//   data. With data, a failed reservation is an error, which clip.cpp ignores.
+// - clip_init: for an encoder of images, the buffers for the largest image that it accepts are reserved too, as a
+//   context of a text model reserves buffers for its largest batch. clip.cpp reserves them for an image of usual size,
+//   and lets them grow later.
+// - ggml_backend_alloc_ctx_tensors_from_buft, ggml_backend_sched_reserve and ggml_backend_sched_get_buffer_size:
+//   without data (`no_alloc`) nothing is allocated, and sizes are only computed. clip.cpp would allocate everything,
+//   although it reads no data. With data, a failed reservation becomes an error; clip.cpp ignores it.
 // - ggml_backend_sched_reset, the first step of an encoding: an image that needs larger buffers than the largest one is
-//   refused before anything grows. mtmd's sizes exceed their own limit where an image is a thousand times as wide as
-//   high (mtmd-image.cpp, `calc_size_preserved_ratio`, `get_best_resize`).
-// - ggml_backend_sched_alloc_graph: tensors that nothing fills become zeros. Pixtral's rows end with a token that is added
-//   to such a tensor, times 0 (models/pixtral.cpp), which is no number where the memory held none.
+//   refused, before any buffer grows. For an image that is a thousand times as wide as high, mtmd chooses a size beyond
+//   its own limit (mtmd-image.cpp, `calc_size_preserved_ratio`, `get_best_resize`).
+// - ggml_backend_sched_alloc_graph: tensors that no code fills are set to zero. A row of Pixtral ends with a token, to
+//   which such a tensor times 0 is added (models/pixtral.cpp). If the memory contained a NaN, the result would be NaN.
 
 #include "measured_clip.h"
 
@@ -31,7 +32,7 @@ static size_t                reserved(clip_ctx & ctx, ggml_backend_sched_t sched
 static bool                  alloc_graph(ggml_backend_sched_t sched, ggml_cgraph * graph);
 static void begin_encoding(clip_ctx & ctx, const clip_image_f32_batch & imgs, const clip_encode_params * params, ggml_backend_sched_t sched);
 
-// The names in the expansions are those of clip.cpp's variables where it calls.
+// These macros use the names of variables at the places in clip.cpp where the calls are.
 #define clip_init clip_init_of_usual_size
 #define ggml_backend_alloc_ctx_tensors_from_buft(data, type)       alloc_weights(ctx_clip, data, type)
 #define ggml_backend_sched_reserve(sched, graph)                   reserve(ctx_clip, sched, graph)
@@ -48,7 +49,8 @@ static void begin_encoding(clip_ctx & ctx, const clip_image_f32_batch & imgs, co
 
 namespace {
 
-// Sizes of the buffers of encoders without data, by backend: the largest so far. A thread makes one encoder after the other.
+// For encoders without data, the sizes of their buffers by backend: the maximum so far. A thread makes one encoder
+// after the other.
 thread_local std::map<const clip_ctx *, std::vector<size_t>> computed;
 
 thread_local std::vector<clip_device_bytes> last_bytes;
@@ -57,14 +59,14 @@ thread_local std::string                    refusal;
 
 clip_image_f32_batch of_size(clip_image_size size) {
     clip_image_f32 image;
-    // Graphs need no pixels.
+    // A graph can be built without pixels.
     image.set_size(size, true, false);
     clip_image_f32_batch batch;
     batch.entries.push_back(image);
     return batch;
 }
 
-// An image of so many tokens of `side` pixels. A damaged file may say anything.
+// An image of `width` by `height` tokens, each of `side` pixels. A damaged file may contain any numbers.
 clip_image_size pixels(int64_t width, int64_t height, int64_t side) {
     if (width * side > INT32_MAX || height * side > INT32_MAX || width * side * height * side > INT32_MAX) {
         throw std::runtime_error("images of " + std::to_string(width) + " x " + std::to_string(height) + " tokens");
@@ -72,8 +74,8 @@ clip_image_size pixels(int64_t width, int64_t height, int64_t side) {
     return { (int) (width * side), (int) (height * side) };
 }
 
-// Images of up to `n_tokens` whole tokens: about a square, and narrower shapes up to a single row or column. Most buffers
-// depend on the number of patches alone, but each of Pixtral's rows ends with a token.
+// Images of up to `n_tokens` whole tokens. The shapes go from about a square to a single row or column. Most buffers
+// depend only on the number of patches. But in Pixtral each row ends with a token, so the shape matters too.
 std::vector<clip_image_size> shapes(int side, int n_tokens) {
     std::vector<clip_image_size> sizes;
     for (int height = (int) std::sqrt((double) n_tokens); height >= 1; height = height > 1 ? std::max(1, height / 4) : 0) {
@@ -84,8 +86,9 @@ std::vector<clip_image_size> shapes(int side, int n_tokens) {
     return sizes;
 }
 
-// Likewise for an image about as large as a square of `image_size` pixels, where each side is rounded to the nearest number
-// of tokens, so that their product may be larger: at most where the shorter side is half a token more than a whole number.
+// Likewise for an image that is about as large as a square of `image_size` pixels. Each side is rounded to the nearest
+// number of tokens, so the product may be larger. The product is largest if the shorter side is half a token longer
+// than a whole number of tokens.
 std::vector<clip_image_size> rounded_shapes(int side, int image_size) {
     const int64_t per_side = std::max<int64_t>(1, ((int64_t) image_size + side - 1) / side);
     const int64_t n_tokens = per_side * per_side;
@@ -98,7 +101,7 @@ std::vector<clip_image_size> rounded_shapes(int side, int image_size) {
     return sizes;
 }
 
-// The images that need the largest buffers, beside the one of the warm-up.
+// The images that may need the largest buffers, in addition to the image of the warm-up.
 std::vector<clip_image_size> largest(const clip_ctx & ctx) {
     const clip_hparams & hparams = ctx.model.hparams;
     if (ctx.model.modality != CLIP_MODALITY_VISION || hparams.patch_size <= 0 || hparams.patch_size > 1024 || hparams.n_merge > 1024) {
@@ -106,19 +109,19 @@ std::vector<clip_image_size> largest(const clip_ctx & ctx) {
     }
     const int side = hparams.patch_size * std::max(1, hparams.n_merge);
     switch (ctx.proj_type()) {
-        // Slices of many shapes, each about as large as a square of `image_size`, with rounded sides (mtmd-image.cpp,
-        // `get_best_resize`; mtmd-image.h, `get_slice_align`).
+        // The image is cut into slices of many shapes. Each is about as large as a square of `image_size`, with rounded
+        // sides (mtmd-image.cpp, `get_best_resize`; mtmd-image.h, `get_slice_align`).
         case PROJECTOR_TYPE_MINICPMV:
         case PROJECTOR_TYPE_MINICPM_OCR_1_0:
             return rounded_shapes(side, hparams.image_size);
         case PROJECTOR_TYPE_MINICPMV4_6:
         case PROJECTOR_TYPE_MINICPMV4_7:
             return rounded_shapes(4 * hparams.patch_size, hparams.image_size);
-        // Tiles of one size. The limit is that of all tiles together.
+        // The image is cut into tiles of one size. The limit applies to all tiles together.
         case PROJECTOR_TYPE_IDEFICS3:
             return { { hparams.image_size, hparams.image_size } };
-        // The whole image at `image_size`, and tiles of a size of their own (mtmd-image.h,
-        // `default_image_crop_size`). The limit is that of the image before it is cut.
+        // The whole image is computed at `image_size`, and tiles of it at another size (mtmd-image.h,
+        // `default_image_crop_size`). The limit applies to the image before it is cut.
         case PROJECTOR_TYPE_STEP3VL:
             return { { hparams.image_size, hparams.image_size }, { 504, 504 } };
         default:
@@ -126,8 +129,8 @@ std::vector<clip_image_size> largest(const clip_ctx & ctx) {
     }
     if (hparams.image_max_pixels > 0) {
         const int64_t area = (int64_t) side * side;
-        // A small image is scaled up to the least number of tokens, with both sides rounded up: where one has a little more
-        // than one token, that is up to twice the number (mtmd-image.cpp, `calc_size_preserved_ratio`).
+        // A small image is scaled up to the minimum number of tokens, and both sides are rounded up. If a side has a
+        // little more than one token, this doubles the number (mtmd-image.cpp, `calc_size_preserved_ratio`).
         const int64_t scaled_up = 2 * ((std::max(0, hparams.image_min_pixels) + area - 1) / area);
         return shapes(side, (int) std::max<int64_t>({ 1, hparams.image_max_pixels / area, scaled_up }));
     }
@@ -138,8 +141,8 @@ std::vector<clip_image_size> largest(const clip_ctx & ctx) {
     return {};
 }
 
-// Reserves the buffers of the largest image, and remembers their sizes, also where there is no room for them: a later image
-// may take as much. Returns the rows of that image.
+// Reserves the buffers for the largest image, and remembers their sizes. The sizes are remembered even if there is no
+// room for the buffers, because a later image may need as much. Returns the number of rows of that image.
 int reserve_largest(clip_ctx & ctx) {
     std::map<ggml_backend_dev_t, size_t> most = ctx.mem_compute;
     std::vector<clip_image_size> sizes = largest(ctx);
@@ -189,8 +192,8 @@ static ggml_backend_buffer_t alloc_weights(clip_ctx & ctx, ggml_context * data, 
     size_t size = ggml_backend_alloc_ctx_tensors_from_buft_size(data, type);
     ggml_backend_buffer_t buffer;
     if (ctx.no_alloc) {
-        // A buffer of no bytes, which the weights name so that none of them is planned as a result (llama-model.cpp,
-        // `load_tensors`, does the same).
+        // A buffer of 0 bytes, to which the weights refer. Without it, the scheduler would plan the weights as results
+        // (llama-model.cpp, `load_tensors`, does the same).
         buffer = ggml_backend_buft_alloc_buffer(type, 0);
         for (ggml_tensor * t = ggml_get_first_tensor(data); t != nullptr; t = ggml_get_next_tensor(data, t)) {
             t->buffer = buffer;
@@ -202,7 +205,7 @@ static ggml_backend_buffer_t alloc_weights(clip_ctx & ctx, ggml_context * data, 
         }
         size = ggml_backend_buffer_get_size(buffer);
     }
-    // clip.cpp has counted the bytes of the tensors, without what a backend puts around them.
+    // clip.cpp has counted the tensors' bytes, but not what a backend adds to them.
     ctx.mem_usage.clear();
     ctx.mem_usage[ggml_backend_get_device(ctx.backend)] = size;
     return buffer;
@@ -243,7 +246,7 @@ static bool alloc_graph(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
         for (ggml_tensor * source : ggml_graph_node(graph, i)->src) {
             const bool is_filled = !source || source->op != GGML_OP_NONE || source->view_src || (source->flags & GGML_TENSOR_FLAG_INPUT);
-            // Weights lie in buffers of their own.
+            // Tensors in a buffer with this usage are weights, which the load has filled.
             if (is_filled || !source->buffer || ggml_backend_buffer_get_usage(source->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
                 continue;
             }
@@ -256,11 +259,11 @@ static bool alloc_graph(ggml_backend_sched_t sched, ggml_cgraph * graph) {
 
 static void begin_encoding(clip_ctx & ctx, const clip_image_f32_batch & imgs, const clip_encode_params * params, ggml_backend_sched_t sched) {
     refusal.clear();
-    // A sound is cut into pieces of the warm-up's size.
+    // A sound needs no more: it is cut into pieces, and the warm-up has the size of one piece.
     if (ctx.model.modality == CLIP_MODALITY_VISION) {
         std::vector<size_t> sizes(ctx.backend_ptrs.size(), 0);
         ggml_backend_sched_reserve_size(sched, clip_get_graph_builder(&ctx, imgs, params)->build(), sizes.data());
-        // The next graph has its tensors at the same addresses.
+        // The tensors of the next graph lie at the same addresses.
         ggml_backend_sched_reset(sched);
         std::map<ggml_backend_dev_t, size_t> needed;
         for (size_t i = 0; i < sizes.size(); ++i) {
@@ -272,12 +275,12 @@ static void begin_encoding(clip_ctx & ctx, const clip_image_f32_batch & imgs, co
                 refusal = "an image that is scaled to " + std::to_string(imgs.entries[0].nx()) + " x " + std::to_string(imgs.entries[0].ny()) +
                           " pixels needs " + std::to_string(bytes) + " bytes of buffers on " + ggml_backend_dev_name(device) +
                           ", and the largest image has " + std::to_string(most);
-                // The question may have freed buffers.
+                // The query may have freed buffers.
                 reserve_largest(ctx);
                 throw std::runtime_error(refusal);
             }
         }
-        // The question has planned addresses in buffers that may be split in another way than the real ones.
+        // The query has planned addresses in buffers that may be split in another way than the allocated ones.
         reserve(ctx, sched, clip_get_graph_builder(&ctx, imgs, params)->build());
     }
     ggml_backend_sched_reset(sched);

@@ -1,9 +1,9 @@
 //! The raw bindings: llama.cpp's C API, ggml's backend interface and the shim, as bindgen wrote them.
 //!
 //! `cargo xtask bindings` regenerates and compares them. One file serves every platform: C enums are [`CEnum`], the
-//! only difference between ABIs in llama.cpp's interface. One list of functions serves both ways to call them: linked,
-//! or (feature `prebuilt-runtime`) found in opened libraries and called through a table. In the second case no function
-//! may be called before [`Backend::init`](crate::Backend::init) has succeeded.
+//! only difference between ABIs in llama.cpp's interface. One list of functions serves both ways to call them. The
+//! functions are linked, or (feature `prebuilt-runtime`) they are found in opened libraries and called through a table.
+//! With such a table, no function may be called before [`Backend::init`](crate::Backend::init) has succeeded.
 
 #![allow(
     missing_docs,
@@ -22,7 +22,7 @@ pub type CEnum = core::ffi::c_int;
 #[cfg(not(target_env = "msvc"))]
 pub type CEnum = core::ffi::c_uint;
 
-/// Functions of linked libraries.
+/// For linked libraries: declares the functions.
 #[cfg(not(feature = "prebuilt-runtime"))]
 macro_rules! functions {
     ($($function:tt)*) => {
@@ -30,7 +30,7 @@ macro_rules! functions {
     };
 }
 
-/// Functions of opened libraries: a table of addresses, and for each a function that calls it.
+/// For opened libraries: a table of addresses, and for each address a function that calls it.
 #[cfg(feature = "prebuilt-runtime")]
 macro_rules! functions {
     ($(pub fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $returns:ty)?;)*) => {
@@ -40,11 +40,11 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Looks each function up by its name.
+            /// Looks up each function by its name.
             ///
             /// # Safety
             ///
-            /// `find` returns the function of that name, from the llama.cpp of these bindings.
+            /// `find` must return the function of the given name, from a llama.cpp that was built with these bindings.
             pub(crate) unsafe fn find<E>(
                 mut find: impl FnMut(&'static ::core::ffi::CStr) -> Result<*mut ::core::ffi::c_void, E>,
             ) -> Result<Self, E> {
@@ -53,8 +53,8 @@ macro_rules! functions {
                         let name = concat!(stringify!($name), "\0");
                         // SAFETY: the text ends with the only NUL in it.
                         let address = find(unsafe { ::core::ffi::CStr::from_bytes_with_nul_unchecked(name.as_bytes()) })?;
-                        // SAFETY: by the caller's promise the address is that of this function, and the function has
-                        // the type of the bindings.
+                        // SAFETY: the caller promises that this is the function's address, and the bindings declare the
+                        // function's type.
                         unsafe { ::core::mem::transmute::<_, unsafe extern "C" fn($($type),*) $(-> $returns)?>(address) }
                     },)*
                 })
@@ -62,7 +62,7 @@ macro_rules! functions {
         }
 
         $(pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $returns)? {
-            // SAFETY: the table has this function, and the caller keeps its conditions.
+            // SAFETY: the table contains this function, and the caller fulfils the function's conditions.
             unsafe { (functions().$name)($($argument),*) }
         })*
     };
@@ -72,7 +72,7 @@ macro_rules! functions {
 #[cfg(feature = "prebuilt-runtime")]
 static FUNCTIONS: std::sync::OnceLock<Functions> = std::sync::OnceLock::new();
 
-/// Sets the table that every function here calls through. Later calls change nothing.
+/// Sets the table through which every function in this module is called. Later calls change nothing.
 #[cfg(feature = "prebuilt-runtime")]
 pub(crate) fn install(functions: Functions) {
     let _ = FUNCTIONS.set(functions);
@@ -82,7 +82,8 @@ pub(crate) fn install(functions: Functions) {
 ///
 /// # Panics
 ///
-/// If no runtime is open. Callers of these functions have a [`Backend`](crate::Backend), or an object made with one.
+/// If no runtime is open. Callers of these functions have a [`Backend`](crate::Backend), or an object that was made
+/// with a `Backend`.
 #[cfg(feature = "prebuilt-runtime")]
 fn functions() -> &'static Functions {
     FUNCTIONS.get().expect("a runtime is opened before llama.cpp is called")

@@ -1,5 +1,5 @@
-//! Measures how long ggml's operations take on a device, in graphs like llama.cpp's and with their data where a load
-//! would put it.
+//! Measures how long ggml's operations take on a device. The graphs are like llama.cpp's, and their data lie where a
+//! load would put them.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -19,29 +19,30 @@ pub struct Bench {
 // `Bench` is used only through `&mut`.
 unsafe impl Send for Bench {}
 
-/// One of ggml's operations. Sizes are in elements; `n_tokens` are computed together.
+/// One of ggml's operations. Sizes are numbers of elements. `n_tokens` tokens are computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are llama.cpp's")]
 pub enum Operation {
-    /// A product of tokens and a matrix (`MUL_MAT`). The type is ggml's number.
+    /// A matrix is multiplied with tokens (`MUL_MAT`). The type is given by ggml's number.
     Matrix { type_id: u32, n_in: u32, n_out: u32, n_tokens: u32 },
-    /// Products of tokens and the experts that they use (`MUL_MAT_ID`). Each expert is a matrix of this size.
+    /// Experts are multiplied with the tokens that use them (`MUL_MAT_ID`). Each expert is a matrix of this size.
     Experts { type_id: u32, n_in: u32, n_out: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
-    /// Fused attention (`FLASH_ATTN_EXT`) of tokens that see all `n_kv` cells.
+    /// Fused attention (`FLASH_ATTN_EXT`), in which each token sees all `n_kv` cells.
     Attention { type_id: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_kv: u32, n_tokens: u32 },
-    /// A block's other computations, without its matrices and its attention: norms, rotations, writes to the cache, an
+    /// A block's computations except for its matrices and its attention: norms, rotations, writes to the cache, an
     /// activation, sums.
     Block { type_id: u32, n_embd: u32, n_ff: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_tokens: u32 },
-    /// A block's computations to choose experts and to add up their results.
+    /// The computations with which a block chooses experts and adds up their results.
     Routing { n_embd: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
 }
 
-/// How long a graph took, and how much it read.
+/// How long a graph took, and how many bytes it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// The lower quartile of several runs, because other programs can only lengthen a run.
+    /// The lower quartile of the times of several runs. A low quartile is used because other programs can only lengthen
+    /// a run.
     pub graph: Duration,
-    /// Bytes of weights, or of keys and values, that the graph reads.
+    /// The bytes of weights, or of keys and values, that the graph reads.
     pub bytes: u64,
 }
 
@@ -52,16 +53,17 @@ pub struct LinkTiming {
     pub upload: Duration,
     /// A copy from the device.
     pub download: Duration,
-    /// A copy of a token's activations to the device, an operation on them, and the copy back.
+    /// Three steps together: a token's activations are copied to the device, an operation computes with them, and the
+    /// result is copied back.
     pub crossing: Duration,
 }
 
 #[allow(clippy::unnecessary_cast, reason = "C's enumerations are signed on Windows")]
 const F32: u32 = raw::GGML_TYPE_F32 as u32;
-/// The largest size of any kind. The product of three sizes stays within 64 bits.
+/// The maximum of each size. With it, the product of three sizes fits into 64 bits.
 const MAX_SIZE: u32 = 1 << 20;
 
-/// Nodes that a graph may have (native/rates.cpp, `max_tensors`).
+/// The maximum number of nodes in a graph (native/rates.cpp, `max_tensors`).
 const MAX_NODES: u64 = 8192;
 
 impl Bench {
@@ -81,14 +83,14 @@ impl Bench {
             unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, repack, error) }
         })
         .map_err(|failure| Error::Call { what: "opening a device to measure it", failure })?;
-        // The shim returns NULL only with an error.
+        // The shim returns NULL only together with an error.
         let raw = NonNull::new(bench).expect("a bench or an error");
         Ok(Self { raw })
     }
 
-    /// Computes a graph that contains the operation `n_repeat` times, each with its own weights or cache. Repeats that
-    /// for `budget`, at least three times. Returns `None` if the device does not support this operation or has no
-    /// memory for it.
+    /// Computes a graph that contains the operation `n_repeat` times, each with its own weights or cache. The graph is
+    /// computed again and again for the time `budget`, but at least three times. Returns `None` if the device does not
+    /// support this operation or has no memory for it.
     ///
     /// # Errors
     ///
@@ -110,8 +112,8 @@ impl Bench {
             .then(|| Timing { graph: Duration::from_nanos(timing.graph_ns), bytes: timing.bytes }))
     }
 
-    /// Measures copies of `bytes` bytes to the device and back, and of `width` activations, for `budget` in all.
-    /// Returns `None` if there is not enough memory.
+    /// Measures copies of `bytes` bytes to the device and back, and of `width` activations. All measurements together
+    /// take the time `budget`. Returns `None` if there is not enough memory.
     ///
     /// # Errors
     ///
@@ -152,7 +154,8 @@ impl Drop for Bench {
 
 impl Operation {
     fn to_native(self, n_repeat: u32) -> Result<raw::shim_operation, Error> {
-        // The kind, the type, the unit that rows must be a multiple of, and the sizes: of matrices, experts and heads.
+        // The kind, the type, the unit of which rows must be a multiple, and the sizes: of matrices, of experts, of
+        // heads.
         let (kind, type_id, row, [n_in, n_out], [n_expert, n_used], [head_size, n_head, n_head_kv, n_kv], n_tokens) =
             match self {
                 Self::Matrix { type_id, n_in, n_out, n_tokens } => {
@@ -192,7 +195,7 @@ impl Operation {
         if n_used > n_expert || n_head % n_head_kv != 0 {
             return wrong("n_used must be at most n_expert, and n_head a multiple of n_head_kv");
         }
-        // A block has up to twenty nodes, and each used expert adds a sum and a view.
+        // A block has up to twenty nodes. Each expert that is used adds two more: a sum and a view.
         let nodes = u64::from(n_repeat) * (20 + 2 * u64::from(n_used));
         if nodes > MAX_NODES || head_size % 2 != 0 && kind == raw::SHIM_OPERATION_BLOCK {
             return wrong("the graph would have too many nodes, or head_size is odd");

@@ -1,6 +1,6 @@
 //! The safe layer: llama.cpp's objects as types whose misuse is an error.
 //!
-//! The table lists its modules in the order of their imports: a module imports only from those above it.
+//! This table lists the modules in the order of their imports: a module imports only from those above it.
 //!
 //! | room | what it holds |
 //! |---|---|

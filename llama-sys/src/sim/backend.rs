@@ -1,4 +1,4 @@
-//! A stream of computation on a card: the CPU's backend, with the card's faults.
+//! A stream of computation on a simulated card. The CPU's backend computes, and the card's faults are added.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -16,15 +16,15 @@ struct Stream {
     name: *const c_char,
     cpu: raw::ggml_backend_t,
     set_n_threads: raw::ggml_backend_set_n_threads_t,
-    /// The threads of `cpu`. Nothing computes on a backend while its number of threads is being set.
+    /// The pools of threads of `cpu`. Nothing computes on a backend while its number of threads is being set.
     threadpools: Mutex<Threadpools>,
 }
 
 const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     get_name: Some(name),
     free: Some(free),
-    // Without these functions ggml waits and uses the buffer's own functions (ggml-backend.cpp,
-    // `ggml_backend_tensor_set_async`, `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU
+    // If these functions are missing, ggml waits and then uses the buffer's own functions (ggml-backend.cpp,
+    // `ggml_backend_tensor_set_async`, `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`). The CPU
     // computes at once, so there is nothing to wait for.
     set_tensor_async: None,
     get_tensor_async: None,
@@ -42,15 +42,15 @@ const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     graph_optimize: None,
 };
 
-/// Identifies this kind of backend to ggml.
+/// By this number ggml recognises our kind of backend.
 static GUID: raw::ggml_guid = *b"autoplace-sim-01";
 
 /// ggml's CPU device; NULL if no CPU backend is loaded.
 pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
     static CPU: OnceLock<usize> = OnceLock::new();
     let address = *CPU.get_or_init(|| {
-        // SAFETY: `registry::register` made the first lookup, under the registry's lock; the device is a static of
-        // ggml's.
+        // SAFETY: `registry::register` made the first lookup, under the registry's lock. The device is a static
+        // variable in ggml.
         unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) }.expose_provenance()
     });
     ptr::with_exposed_provenance_mut(address)
@@ -63,8 +63,8 @@ pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *
         let Some(card) = slot.card() else {
             return ptr::null_mut();
         };
-        // SAFETY: the CPU's device is registered until the process ends. For a name, its entry returns NULL or a
-        // function of the type that ggml-backend.h declares for that name.
+        // SAFETY: the CPU's device is registered until the process ends. For a name, the device's registry entry
+        // returns NULL, or a function of the type that ggml-backend.h declares for that name.
         let (cpu, set_n_threads) = unsafe {
             let cpu = raw::ggml_backend_dev_init(cpu_device(), ptr::null());
             let reg = raw::ggml_backend_dev_backend_reg(cpu_device());
@@ -86,7 +86,7 @@ pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *
 
 /// # Safety
 ///
-/// `backend` was made by [`init`].
+/// [`init`] must have made `backend`.
 unsafe fn stream<'a>(backend: raw::ggml_backend_t) -> &'a Stream {
     // SAFETY: ggml calls a backend's functions with that backend, until it is freed.
     unsafe { &*(*backend).context.cast::<Stream>() }
@@ -127,29 +127,29 @@ unsafe extern "C" fn graph_compute(backend: raw::ggml_backend_t, graph: *mut raw
     unsafe { raw::ggml_backend_graph_compute_async(stream.cpu, graph) }
 }
 
-/// llama.cpp sets the context's threads before each graph (llama-context.cpp, `graph_compute`).
+/// llama.cpp sets the number of threads before each graph (llama-context.cpp, `graph_compute`).
 pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_threads: c_int) {
     // SAFETY: this function is reached through the registry entry of our backends (device.rs, `proc_address`).
     let stream = unsafe { stream(backend) };
     if let Some(set_n_threads) = stream.set_n_threads {
-        // SAFETY: the CPU's own function with the CPU's own backend.
+        // SAFETY: the function is the CPU backend's own, and so is the backend.
         unsafe { set_n_threads(stream.cpu, n_threads) };
     }
     guarded((), || {
         let mut threadpools = stream.threadpools.lock().unwrap_or_else(PoisonError::into_inner);
         match threadpools.get(n_threads.unsigned_abs()) {
-            // SAFETY: both pools live: neither is freed before the stream's CPU backend.
+            // SAFETY: the old and the new pool live: the stream frees its CPU backend before its pools.
             Ok(pool) if !pool.is_null() => unsafe { raw::shim_threadpool_use(stream.cpu, pool) },
             Ok(_) => {}
-            // ggml then starts new threads for each graph.
+            // Without a pool, ggml starts new threads for each graph.
             Err(failure) => log_error(&format!("ggml_backend_sim: no pool of {n_threads} threads: {failure}")),
         }
     });
 }
 
-/// Makes an event. Nothing runs ahead here, so an event has happened as soon as it is recorded. Returns NULL on a card
-/// that is not asynchronous; ggml then works without events (ggml-backend.cpp, `ggml_backend_sched_compute_splits`,
-/// `ggml_backend_sched_new`).
+/// Makes an event. Nothing is computed in the background here, so an event has happened as soon as it is recorded.
+/// Returns NULL on a card that is not asynchronous. ggml then works without events (ggml-backend.cpp,
+/// `ggml_backend_sched_compute_splits`, `ggml_backend_sched_new`).
 pub(super) unsafe extern "C" fn event_new(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_event_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: one of our devices.

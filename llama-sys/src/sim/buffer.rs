@@ -1,4 +1,4 @@
-//! A buffer on a card. Its bytes lie in host memory, and the card counts them.
+//! A buffer on a simulated card. Its bytes lie in host memory, but count as memory of the card.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,13 +10,13 @@ use super::memory::Memory;
 use super::slot::{self, Slot};
 use crate::raw;
 
-/// The memory behind a buffer: zeroed pages of our own, or memory that the caller has mapped.
+/// The memory of a buffer: zeroed pages of our own, or memory that the caller has mapped.
 enum Bytes {
     Own(Memory),
     Mapped(*mut u8),
 }
 
-/// The context of our ggml buffers. Dropping it returns the bytes to the card.
+/// The context of our ggml buffers. When it is dropped, its bytes are free again on the card.
 struct Buffer {
     card: Arc<Card>,
     bytes: Bytes,
@@ -45,21 +45,21 @@ const BUFFER: raw::ggml_backend_buffer_i = raw::ggml_backend_buffer_i {
     memset_tensor: Some(memset_tensor),
     set_tensor: Some(set_tensor),
     get_tensor: Some(get_tensor),
-    // ggml calls the functions above row by row (ggml-backend.cpp, `ggml_backend_tensor_set_2d`,
-    // `ggml_backend_tensor_get_2d`).
+    // Without these functions, ggml calls the functions above row by row (ggml-backend.cpp,
+    // `ggml_backend_tensor_set_2d`, `ggml_backend_tensor_get_2d`).
     set_tensor_2d: None,
     get_tensor_2d: None,
     cpy_tensor: Some(copy_tensor),
     clear: Some(clear),
     reset: None,
-    // Without these, ggml calls the functions above tensor by tensor (ggml-backend.cpp, `ggml_backend_tensor_set_n`,
-    // `ggml_backend_tensor_get_n`, `ggml_backend_tensor_copy_n`).
+    // Without these functions, ggml calls the functions above tensor by tensor (ggml-backend.cpp,
+    // `ggml_backend_tensor_set_n`, `ggml_backend_tensor_get_n`, `ggml_backend_tensor_copy_n`).
     set_tensor_n: None,
     get_tensor_n: None,
     cpy_tensor_n: None,
 };
 
-/// Takes `size` bytes of the slot's card, or logs why it cannot.
+/// Takes `size` bytes from the slot's card. If this fails, logs the reason.
 fn take(slot: &Slot, size: usize, bytes: impl FnOnce() -> Option<Bytes>) -> Option<Buffer> {
     let card = slot.card()?;
     if !card.take(size as u64) {
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn from_host_pointer(
 
 /// # Safety
 ///
-/// One of our buffers that is not freed.
+/// `buffer` must be one of our buffers, and not freed yet.
 unsafe fn inner<'a>(buffer: raw::ggml_backend_buffer_t) -> &'a Buffer {
     // SAFETY: `into_raw` made the context; ggml calls a buffer's functions with that buffer.
     unsafe { &*(*buffer).context.cast::<Buffer>() }
@@ -167,7 +167,7 @@ unsafe extern "C" fn set_tensor(
     size: usize,
 ) {
     // SAFETY: as in `memset_tensor` (ggml-backend.cpp, `ggml_backend_tensor_set`); `data` has `size` bytes. Source and
-    // target may overlap, as parts of one buffer.
+    // target may overlap, if both lie in the same buffer.
     unsafe {
         ptr::copy(data.cast::<u8>(), (*tensor).data.cast::<u8>().add(offset), size);
     }
@@ -186,7 +186,7 @@ unsafe extern "C" fn get_tensor(
     }
 }
 
-/// Copies from card to card. ggml makes all other copies through the host (ggml-backend.cpp,
+/// Copies a tensor from card to card. ggml makes all other copies through the host (ggml-backend.cpp,
 /// `ggml_backend_tensor_copy`).
 unsafe extern "C" fn copy_tensor(
     _: raw::ggml_backend_buffer_t,
@@ -208,8 +208,8 @@ unsafe extern "C" fn copy_tensor(
 }
 
 unsafe extern "C" fn clear(buffer: raw::ggml_backend_buffer_t, value: u8) {
-    // SAFETY: one of our buffers, on which nothing computes while it is cleared. llama.cpp never clears a mapped
-    // buffer; clearing one would clear the memory below it.
+    // SAFETY: the buffer is ours, and nothing computes on it while it is cleared. llama.cpp never clears a mapped
+    // buffer; that would clear the mapped memory itself.
     unsafe {
         let buffer = inner(buffer);
         match &buffer.bytes {

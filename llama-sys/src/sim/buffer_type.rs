@@ -18,16 +18,16 @@ pub(super) const DEVICE: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buf
     get_max_size: Some(max_size),
     get_alloc_size: Some(alloc_size),
     get_alloc_size_n: None,
-    // If this were a host buffer, llama.cpp would let the CPU compute on it.
+    // If this memory counted as a host buffer, llama.cpp would let the CPU compute on it.
     is_host: None,
 };
 
-/// Files mapped into the card's memory. ggml queries this buffer type for alignments and sizes too (ggml-metal.cpp,
-/// `ggml_backend_metal_buffer_type_mapped`).
+/// Files that are mapped into the card's memory. ggml asks this buffer type for alignments and sizes too
+/// (ggml-metal.cpp, `ggml_backend_metal_buffer_type_mapped`).
 pub(super) const MAPPED: raw::ggml_backend_buffer_type_i =
     raw::ggml_backend_buffer_type_i { get_name: Some(mapped_name), ..DEVICE };
 
-/// Pinned host memory: the CPU's buffers under another name.
+/// Pinned host memory. Its buffers are the CPU's buffers under another name.
 pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffer_type_i {
     get_name: Some(host_name),
     alloc_buffer: Some(alloc_host),
@@ -41,7 +41,7 @@ pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffe
 
 /// # Safety
 ///
-/// The buffer type belongs to a slot.
+/// `buft` must be the buffer type of a slot.
 unsafe fn rules(buft: raw::ggml_backend_buffer_type_t) -> Rules {
     // SAFETY: the caller's promise.
     let card = unsafe { of_buffer_type(buft) }.card();
@@ -82,12 +82,12 @@ unsafe extern "C" fn alloc_size(buft: raw::ggml_backend_buffer_type_t, tensor: *
     })
 }
 
-/// Like `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`:
-/// allocates a CPU buffer and sets its type to this one.
+/// Allocates a CPU buffer and then sets the buffer's type to this one, like
+/// `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`.
 unsafe extern "C" fn alloc_host(buft: raw::ggml_backend_buffer_type_t, size: usize) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: our buffer type. The CPU's buffer type is a constant, and its buffers are freed by their own vtable
-        // and not by their type (ggml-backend.cpp, ggml_backend_buffer_free).
+        // SAFETY: our buffer type. The CPU's buffer type is a constant. A buffer is freed by its own vtable, whatever
+        // its type (ggml-backend.cpp, ggml_backend_buffer_free).
         unsafe {
             let size = size.saturating_add(rules(buft).host_extra());
             let buffer = raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_cpu_buffer_type(), size);

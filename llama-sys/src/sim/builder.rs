@@ -1,4 +1,4 @@
-//! The description of a simulated card.
+//! The settings of a simulated card that is yet to be registered.
 
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::{SimGpu, registry, slot};
 use crate::safe::call::Error;
 
-/// A simulated GPU that is not registered yet; made by [`SimGpu::builder`].
+/// A simulated GPU that is not registered yet; [`SimGpu::builder`] makes it.
 #[derive(Debug, Clone)]
 #[must_use = "a card exists once it is registered"]
 pub struct SimGpuBuilder {
@@ -42,7 +42,7 @@ impl SimGpuBuilder {
         }
     }
 
-    /// Memory of the card, in bytes. 8 GiB by default.
+    /// The card's memory, in bytes. 8 GiB by default.
     pub fn total(mut self, bytes: u64) -> Self {
         self.total = bytes;
         self
@@ -60,47 +60,47 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Makes the card report asynchronous computation and events, as CUDA does, although nothing runs ahead. With
-    /// several such cards llama.cpp keeps four copies of a graph in flight (llama-context.cpp, the constructor). Off by
-    /// default.
+    /// Makes the card report asynchronous computation and events, as CUDA does. In fact nothing is computed in the
+    /// background. With several such cards, llama.cpp keeps up to four copies of a graph (llama-context.cpp, the
+    /// constructor). Off by default.
     pub fn asynchronous(mut self, asynchronous: bool) -> Self {
         self.asynchronous = asynchronous;
         self
     }
 
-    /// Whether the card supports fused attention. On by default.
+    /// Whether the card supports fused attention. It does by default.
     pub fn flash_attention(mut self, flash_attention: bool) -> Self {
         self.flash_attention = flash_attention;
         self
     }
 
-    /// The PCI address that the card reports, such as `0000:01:00.0`. None by default. When llama.cpp chooses the
-    /// devices itself, it treats two GPUs with the same address as one GPU.
+    /// The PCI address that the card reports, such as `0000:01:00.0`. There is none by default. When llama.cpp chooses
+    /// the devices itself, it treats two GPUs with the same address as one GPU.
     pub fn pci_id(mut self, pci_id: impl Into<String>) -> Self {
         self.pci_id = Some(pci_id.into());
         self
     }
 
-    /// The name that [`Device::backend`](crate::Device::backend) returns, for code that depends on it. `SIM` by
-    /// default.
+    /// The name that [`Device::backend`](crate::Device::backend) returns, for tests of code that depends on this name.
+    /// `SIM` by default.
     pub fn backend(mut self, name: impl Into<String>) -> Self {
         self.backend = name.into();
         self
     }
 
-    /// Bytes that the first computation takes in addition to all buffers, and keeps, like a driver's pools
-    /// (ggml-cuda.cu, `ggml_cuda_pool`). A computation fails if they do not fit. None by default.
+    /// Bytes that the first computation takes in addition to all buffers. They are never freed, like the memory pools
+    /// of a driver (ggml-cuda.cu, `ggml_cuda_pool`). A computation fails if they do not fit. 0 by default.
     pub fn growth(mut self, bytes: u64) -> Self {
         self.growth = bytes;
         self
     }
 
     /// Shares the card's memory with all cards, in this process and in others, that are registered with the same file.
-    /// The file is created if it does not exist. The memory of a process that has ended or was killed counts as free
-    /// from the next query on.
+    /// The file is created if it does not exist. When a process has ended or was killed, the next query counts its
+    /// memory as free.
     ///
-    /// All of these cards should have the same [total](Self::total). Up to 64 cards share a file. Smaller files, named
-    /// after this file and a number, lie beside it; delete them together with it.
+    /// All of these cards should have the same [total](Self::total). Up to 64 cards share a file. Each card also has a
+    /// smaller file in the same folder, with this file's name and a number. Delete these files together with this file.
     pub fn shared(mut self, file: impl Into<PathBuf>) -> Self {
         self.shared = Some(file.into());
         self
@@ -108,15 +108,15 @@ impl SimGpuBuilder {
 
     /// Registers the card with ggml.
     ///
-    /// Waits until no other thread loads a model, makes a context or lists devices, because no thread may read ggml's
-    /// registry while it changes.
+    /// Waits until no other thread loads a model, makes a context or lists devices, because these calls read ggml's
+    /// registry, and it must not change meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] if [`MAX_CARDS`](super::MAX_CARDS) cards are registered already or still hold
-    /// memory, for an alignment that is not a power of two, for a text with a NUL byte, for a backend called `RPC`, and
-    /// inside the progress callback of a load; also for a [shared](Self::shared) file that cannot be written or locked,
-    /// or that 64 cards share. The errors of [`Backend::init`](crate::Backend::init).
+    /// [`Error::InvalidParameter`] if [`MAX_CARDS`](super::MAX_CARDS) cards are registered or still have memory
+    /// allocated, for an alignment that is not a power of two, for a text with a NUL byte, for a backend called `RPC`,
+    /// and inside the progress callback of a load. Also for a [shared](Self::shared) file that cannot be written or
+    /// locked, or that 64 cards already share. Further, the errors of [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {
         self.rules.check()?;
         // llama.cpp sorts devices of a backend with this name to the front, and treats their names as endpoints
@@ -152,8 +152,8 @@ fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
         .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text must not contain a NUL byte"))
 }
 
-/// The number of tokens from which a GPU computes with weights that the host keeps: ggml-cuda.cu,
-/// `ggml_backend_cuda_reg`, and the same in Vulkan and Metal.
+/// The number of tokens from which on a GPU computes with weights on the host: ggml-cuda.cu, `ggml_backend_cuda_reg`.
+/// It is the same in Vulkan and Metal.
 fn offload_from() -> i64 {
     std::env::var("GGML_OP_OFFLOAD_MIN_BATCH").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(32)
 }

@@ -5,14 +5,15 @@ use std::panic::{self, AssertUnwindSafe};
 
 use crate::raw;
 
-/// Runs `body`. If it panics, the panic hook reports that, and the result is `fallback`.
+/// Runs `body`. If `body` panics, the panic hook reports the panic, and the result is `fallback`.
 ///
-/// A panic breaks no invariant: a card's state consists of atomics, and a slot's lock is used even if it is poisoned.
+/// A panic leaves no state inconsistent: a card's state consists of atomics, and a slot's lock is used even if it is
+/// poisoned.
 pub(super) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 
-/// Logs an error as ggml's own backends do, so that it is captured with llama.cpp's next lines.
+/// Logs an error as ggml's own backends do. So the line is captured together with the lines that llama.cpp logs next.
 pub(super) fn log_error(line: &str) {
     let Ok(line) = CString::new(format!("{line}\n")) else {
         return;

@@ -18,7 +18,7 @@ pub(super) struct Settings {
     pub(super) rules: Rules,
     pub(super) asynchronous: bool,
     pub(super) flash_attention: bool,
-    /// The minimum number of tokens for which the card computes with the host's weights.
+    /// The number of tokens from which on the card computes with weights on the host.
     pub(super) offload_from: i64,
     /// Bytes that the first computation takes in addition to the buffers.
     pub(super) growth: u64,
@@ -28,7 +28,7 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Card {
     pub(super) settings: Settings,
-    /// The shares of all processes, if several share the card.
+    /// The file that counts the bytes of all processes, if several share the card.
     shared: Option<Shared>,
     pub(super) taken: Number,
     pub(super) used: Number,
@@ -38,7 +38,7 @@ pub(super) struct Card {
     pub(super) buffers: Number,
     pub(super) allocations: Number,
     pub(super) graphs: Number,
-    /// The allocation that will fail: 0 means none, and n means the n-th from now.
+    /// Which allocation will fail: 0 means none, and n means the n-th from now on.
     pub(super) failing_allocation: Number,
     pub(super) failing_graph: Number,
 }
@@ -83,7 +83,7 @@ impl Card {
         }
     }
 
-    /// The total without the bytes that count as taken by other processes.
+    /// The total, minus the bytes that count as taken by other processes.
     fn limit(&self) -> u64 {
         self.settings.total.saturating_sub(self.taken.get())
     }
@@ -106,7 +106,7 @@ impl Card {
         Some(or_log(shared.peak()).unwrap_or_default())
     }
 
-    /// Takes `bytes` for a buffer. Returns false if they do not fit, or if this allocation was set to fail.
+    /// Takes `bytes` for a buffer. Returns false if they do not fit, or if this allocation is the one that must fail.
     pub(super) fn take(&self, bytes: u64) -> bool {
         self.allocations.count();
         if reached(&self.failing_allocation) || bytes > self.settings.rules.largest_buffer() {
@@ -146,8 +146,8 @@ impl Card {
         }
     }
 
-    /// Counts a computation. Returns true if this computation was set to fail, or if its additional memory does not
-    /// fit.
+    /// Counts a computation. Returns true if this computation is the one that must fail, or if its additional memory
+    /// does not fit.
     pub(super) fn graph_fails(&self) -> bool {
         self.graphs.count();
         reached(&self.failing_graph) || !self.grow()
@@ -170,12 +170,12 @@ impl Card {
     }
 }
 
-/// The value of a result; logs an error.
+/// The value of a result. If it is an error, logs that and returns `None`.
 fn or_log<T>(answer: io::Result<T>) -> Option<T> {
     answer.inspect_err(|error| log_error(&format!("ggml_backend_sim: the shared file: {error}"))).ok()
 }
 
-/// Counts down, and returns true when the count reaches 0.
+/// Counts down, and returns true when 0 is reached.
 fn reached(countdown: &Number) -> bool {
     countdown.change(|n| n.checked_sub(1)) == Some(1)
 }
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!((one.used.get(), two.used.get()), (60, 0));
         assert_eq!((one.free(), two.free()), (40, 40));
         assert!(!two.take(41) && two.take(5));
-        // Computing needs 30 bytes, and the ballast leaves 25.
+        // Computing needs 30 bytes, but with this ballast only 25 are free.
         two.taken.set(10);
         assert!(two.graph_fails());
         two.taken.set(0);

@@ -1,4 +1,4 @@
-//! The registry entry and the device: ggml's queries about a GPU.
+//! The registry entry and the device: they answer ggml's queries about a GPU.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -54,8 +54,8 @@ unsafe extern "C" fn get_device(reg: raw::ggml_backend_reg_t, index: usize) -> r
     })
 }
 
-/// Returns functions of a backend that are not part of ggml's interface. llama.cpp looks up several; only the one that
-/// sets the number of threads makes sense here (llama-context.cpp, the constructor).
+/// Looks up functions of a backend that are not part of ggml's interface. llama.cpp asks for several, but here only the
+/// one makes sense that sets the number of threads (llama-context.cpp, the constructor).
 unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_char) -> *mut c_void {
     guarded(ptr::null_mut(), || {
         // SAFETY: every caller in llama.cpp passes a NUL-terminated name.
@@ -138,7 +138,8 @@ unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::g
     })
 }
 
-/// Whether the card can run an operation: the CPU can, no operand lies on another card, and no rule forbids it.
+/// Whether the card can run an operation. It can if the CPU can, if no operand lies on another card, and if no rule
+/// forbids the operation.
 unsafe extern "C" fn supports_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
         // SAFETY: one of our devices and a tensor that lives during the call.
@@ -173,9 +174,9 @@ unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::g
     guarded(false, || unsafe { of_device(device) }.owns(buft))
 }
 
-/// Whether the card computes an operation although the host holds its weight. It does for at least 32 tokens, as in
-/// `ggml_backend_cuda_device_offload_op`, `ggml_backend_vk_device_offload_op` and, for products alone,
-/// `ggml_backend_metal_device_offload_op`.
+/// Whether the card computes an operation although the weight lies on the host. It does so for 32 tokens and more, as
+/// in `ggml_backend_cuda_device_offload_op` and `ggml_backend_vk_device_offload_op`.
+/// `ggml_backend_metal_device_offload_op` does the same, but only for products.
 unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
         // SAFETY: one of our devices and a tensor that lives during the call.
@@ -191,7 +192,7 @@ unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw:
     })
 }
 
-/// ggml-cuda.cu, `get_op_batch_size`.
+/// As in ggml-cuda.cu, `get_op_batch_size`.
 fn tokens(op: &raw::ggml_tensor) -> i64 {
     match op.op {
         raw::GGML_OP_GET_ROWS => 0,

@@ -1,12 +1,12 @@
-//! The host memory behind a simulated buffer.
+//! The host memory in which a simulated buffer lies.
 
 use std::io;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Zeroed pages that take no memory until they are written. They are an anonymous mapping that reserves no swap, so
-/// that a buffer of 400 GB fits on any host. Systems that count reservations nevertheless (Windows,
-/// `vm.overcommit_memory` 2) may refuse the mapping.
+/// Zeroed pages that take no memory until they are written. They are an anonymous mapping for which no swap is
+/// reserved, so a buffer of 400 GB fits on any host. Some systems count the reservation anyway (Windows,
+/// `vm.overcommit_memory` 2), and may refuse the mapping.
 pub(super) struct Memory {
     map: MmapRaw,
 }
@@ -21,12 +21,12 @@ impl Memory {
         self.map.as_mut_ptr()
     }
 
-    /// Makes every byte zero by returning the pages to the system. That touches no page, which matters because
+    /// Makes every byte zero by returning the pages to the system. No page is touched in this way. That matters because
     /// llama.cpp clears a whole KV cache at once.
     ///
     /// # Safety
     ///
-    /// Nothing reads or writes the memory meanwhile.
+    /// Nobody may read or write the memory meanwhile.
     pub(super) unsafe fn zero(&self) {
         #[cfg(target_os = "linux")]
         // SAFETY: madvise(2): MADV_DONTNEED turns the pages of a private anonymous mapping into zeros; the caller
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn terabytes_are_given_and_cleared_without_being_touched() {
-        // Under `vm.overcommit_memory` 2 this is refused, which is fine too.
+        // Under `vm.overcommit_memory` 2 this is refused. The test accepts that too.
         if let Ok(memory) = Memory::reserve(4 << 40) {
             // SAFETY: only this test uses the mapping.
             unsafe { memory.zero() };

@@ -1,9 +1,9 @@
-//! Simulated GPUs: ggml backends that only count their memory, and that compute on the CPU.
+//! Simulated GPUs: ggml backends that count the memory of a card, and compute on the CPU.
 //!
-//! A simulated GPU is made from a size, allocation rules and faults to inject. The result is a [`Device`] that
-//! llama.cpp takes for a GPU. It reports free memory, refuses buffers that do not fit, and computes the same tokens as
-//! the CPU. So code that places models can be tested on any machine, with llama.cpp itself and no mock. A card of 400
-//! GB costs no host memory until it is written to.
+//! A simulated GPU is made from a size, allocation rules, and faults that it is to have. The result is a [`Device`]
+//! that looks like a GPU to llama.cpp. It reports free memory, refuses buffers that do not fit, and computes the same
+//! tokens as the CPU. So code that places models can be tested on any machine, with the real llama.cpp and without a
+//! mock. A card of 400 GB costs no host memory until it is written to.
 //!
 //! ```
 //! use llama_sys::sim::{Rules, SimGpu};
@@ -30,18 +30,19 @@
 //! ```
 //!
 //! The simulation covers sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused
-//! attention, the largest buffer, and pinned host buffers (see [`Rules`]). It also covers the choice of operations that
-//! run on the GPU for large batches. On request it covers events and several copies of a graph in flight, and pools
-//! that grow at the first computation, as [one number of bytes](SimGpuBuilder::growth). It does not cover the driver's
-//! own memory, nor speed.
+//! attention, the largest buffer, and pinned host buffers (see [`Rules`]). It also covers which operations with weights
+//! on the host run on the GPU for large batches. If asked for, it covers events with several copies of a graph, and
+//! memory pools that grow at the first computation by a [fixed number of bytes](SimGpuBuilder::growth). It does not
+//! cover the driver's own memory, nor speed.
 //!
 //! A card enters ggml's registry with [`SimGpuBuilder::register`] and leaves it when its [`SimGpu`] is dropped.
 //! Meanwhile it is a GPU like any other for the whole process: [`Backend::devices`](crate::Backend::devices) lists it,
 //! and a load with [`devices: None`](crate::ModelParams::devices) puts layers on it.
 //!
-//! Cards sit in [`MAX_CARDS`] slots, named `SIM0` to `SIM14`, that live until the process ends: a [`Device`], a model
-//! or a context may outlive the [`SimGpu`] and keeps working. A slot is used again once its [`SimGpu`] is dropped and
-//! nothing is allocated or computing on it; from then on the old [`Device`] refers to the new card.
+//! There are [`MAX_CARDS`] slots for cards, named `SIM0` to `SIM14`, which live until the process ends. So a
+//! [`Device`], a model or a context may outlive its [`SimGpu`], and keeps working. A slot is used again once its
+//! [`SimGpu`] is dropped and nothing is allocated or computing on it. From then on, the old [`Device`] refers to the
+//! new card.
 
 mod backend;
 mod buffer;
@@ -69,15 +70,15 @@ pub use slot::MAX_CARDS;
 
 /// A registered simulated GPU; dropping it removes it from ggml's registry.
 ///
-/// Models and contexts on it may be dropped before it or after it.
+/// It does not matter whether models and contexts on the GPU are dropped before or after it.
 pub struct SimGpu {
     slot: &'static Slot,
     card: Arc<Card>,
 }
 
 impl SimGpu {
-    /// A card with this name, to be [registered](SimGpuBuilder::register). By default it has 8 GiB, all of them free,
-    /// and [`Rules::Plain`].
+    /// A card with this name, which must still be [registered](SimGpuBuilder::register). By default it has 8 GiB, all
+    /// of them free, and [`Rules::Plain`].
     pub fn builder(name: impl Into<String>) -> SimGpuBuilder {
         SimGpuBuilder::new(name.into())
     }
@@ -98,25 +99,26 @@ impl SimGpu {
         self.card.free()
     }
 
-    /// Bytes in buffers on the card now, the same as in
+    /// Bytes of the buffers that are on the card now, as in
     /// [`Context::memory_breakdown`](crate::Context::memory_breakdown).
     pub fn used(&self) -> u64 {
         self.card.used.get()
     }
 
-    /// The maximum of the bytes in use at once.
+    /// The maximum of [`used`](Self::used) so far.
     pub fn peak(&self) -> u64 {
         self.card.peak.get()
     }
 
-    /// Bytes of a [shared](SimGpuBuilder::shared) card that all processes have taken now, including those of
-    /// computations; `None` for a card that is not shared.
+    /// Bytes of a [shared](SimGpuBuilder::shared) card that all processes together have taken now, including the
+    /// additional bytes of computations; `None` for a card that is not shared.
     pub fn shared_used(&self) -> Option<u64> {
         self.card.shared_used()
     }
 
-    /// The maximum of the bytes that all processes had taken at once on a [shared](SimGpuBuilder::shared) card since
-    /// its file was made, including those of computations; `None` for a card that is not shared.
+    /// The maximum of the bytes that all processes together had taken at the same time on a
+    /// [shared](SimGpuBuilder::shared) card, since its file was made and including the additional bytes of
+    /// computations; `None` for a card that is not shared.
     pub fn shared_peak(&self) -> Option<u64> {
         self.card.shared_peak()
     }
@@ -126,8 +128,8 @@ impl SimGpu {
         self.card.taken.get()
     }
 
-    /// Changes the bytes that count as taken by other processes (ballast). They may exceed the free bytes; memory in
-    /// use stays in use.
+    /// Changes the bytes that count as taken by other processes (ballast). The number may exceed the free bytes; memory
+    /// in use stays in use.
     pub fn set_taken(&self, bytes: u64) {
         self.card.taken.set(bytes);
     }
@@ -148,18 +150,18 @@ impl SimGpu {
         self.card.allocations.get()
     }
 
-    /// Number of computations so far, each of a graph or a part of one, including failed computations.
+    /// Number of computations so far, including failed ones. Each is of a graph or of a part of a graph.
     pub fn graphs(&self) -> u64 {
         self.card.graphs.get()
     }
 
-    /// Refuses only the `n`-th allocation from now, where 1 is the next; 0 refuses none.
+    /// From now on, refuses only the `n`-th allocation, where 1 is the next one; 0 refuses none.
     pub fn fail_allocation(&self, n: u64) {
         self.card.failing_allocation.set(n);
     }
 
-    /// Fails only the `n`-th computation from now, where 1 is the next; 0 fails none. llama.cpp computes a graph in
-    /// parts, one for each change of device.
+    /// From now on, fails only the `n`-th computation, where 1 is the next one; 0 fails none. llama.cpp computes a
+    /// graph in parts: a new part begins at each change of device.
     pub fn fail_graph(&self, n: u64) {
         self.card.failing_graph.set(n);
     }

@@ -1,4 +1,4 @@
-//! The slots in ggml's registry: adds a card and removes it again.
+//! Adds a card's slot to ggml's registry, and removes it again.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{backend, buffer_type, device};
 use crate::safe::call::Error;
 use crate::safe::device::{Backend, registry};
 
-/// Every slot, made at the first call.
+/// All slots, which the first call makes.
 pub(super) fn slots() -> &'static [Slot] {
     slot::make(&Interfaces {
         reg: device::REG,
@@ -41,13 +41,14 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
             ),
         ));
     };
-    // SAFETY: the entry lives until the process ends, and is not listed. The callbacks that run meanwhile take no lock
-    // of the registry (device.rs).
+    // SAFETY: the entry lives until the process ends, and is not listed. The callbacks that run meanwhile do not lock
+    // the registry (device.rs).
     unsafe { changing.add(slot.reg) };
     Ok(slot)
 }
 
-/// Removes a slot from ggml's registry: now, or when the last reading ends. Never waits.
+/// Removes a slot from ggml's registry. If a `Reading` exists, the last one removes the slot when it ends. This call
+/// never waits.
 pub(super) fn unregister(slot: &'static Slot) {
     registry::remove(slot.reg);
 }
@@ -69,7 +70,7 @@ mod tests {
         drop(first);
         assert!(is_listed(entry));
         drop(second);
-        // True unless another test has taken the slot meanwhile.
+        // This does not hold if another test has taken the slot meanwhile.
         assert!(!is_leaving(entry));
     }
 

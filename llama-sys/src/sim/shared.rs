@@ -1,9 +1,9 @@
-//! Memory of a card that several processes share. A file counts it.
+//! A card whose memory several processes share. The bytes are counted in a file.
 //!
-//! The file is a table with a number for each member. It is read and written only under the file's lock. Each member
-//! also holds the lock of its own file, `<file>.<place>`, for as long as it lives. The system releases the locks of a
-//! process when it ends, even if it is killed. So if the lock of a place is free, the place belongs to nobody, and its
-//! bytes are free again.
+//! The file is a table with the number of bytes of each member. It is read and written only under the file's lock. As
+//! long as it lives, each member also keeps a lock on its own file, `<file>.<place>`. The system releases the locks of
+//! a process when it ends, even if it is killed. So if a place's lock is free, the place belongs to nobody, and its
+//! bytes count as free again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,14 +14,14 @@ use std::sync::{Mutex, PoisonError};
 /// Maximum number of cards that share one file, which is enough for four processes with all of their cards.
 const MEMBERS: usize = 64;
 
-/// Size of the table on disk: the peak, then the bytes of each member, as little-endian 64-bit numbers.
+/// Size of the table in the file: the peak, then the bytes of each member, as little-endian 64-bit numbers.
 const BYTES: usize = 8 * (1 + MEMBERS);
 
-/// One process's part of a shared card.
+/// One member of a shared card.
 #[derive(Debug)]
 pub(super) struct Shared {
     path: PathBuf,
-    /// The mutex is needed because a file's lock belongs to the handle, and not to the thread that took it.
+    /// The mutex is needed because a lock on a file belongs to the file's handle, and not to a thread.
     file: Mutex<File>,
     place: usize,
     /// This file stays locked until the value is dropped or the process ends.
@@ -36,7 +36,7 @@ struct Table {
 }
 
 impl Shared {
-    /// Joins the card of this file. The file is created if it does not exist.
+    /// Becomes a member of the card that this file describes. The file is created if it does not exist.
     pub(super) fn join(path: &Path) -> io::Result<Self> {
         let mut file = open(path, true)?;
         wait_for(&file)?;
@@ -64,13 +64,13 @@ impl Shared {
         Err(io::Error::other(full))
     }
 
-    /// Takes `bytes`, unless all members together would then have more than `limit`.
+    /// Takes `bytes`, unless all members together would then have more than `limit` bytes.
     pub(super) fn take(&self, bytes: u64, limit: u64) -> io::Result<bool> {
         self.change(|table| {
             let sum = table.sum().saturating_add(bytes);
             let fits = sum <= limit;
             if fits {
-                // This cannot overflow, because it is at most the sum.
+                // This cannot overflow: the member has at most as many bytes as all members together.
                 table.members[self.place] += bytes;
                 table.peak = table.peak.max(sum);
             }
@@ -108,7 +108,7 @@ impl Shared {
         changed
     }
 
-    /// Frees the bytes of members that have ended.
+    /// Frees the bytes of members that no longer live.
     fn bury(&self, table: &mut Table) {
         for (place, bytes) in table.members.iter_mut().enumerate() {
             if *bytes > 0 && place != self.place && is_dead(&beside(&self.path, place)) {
@@ -121,10 +121,11 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let place = self.place;
-        // If this fails, the other members find the free lock and free the bytes themselves.
+        // If this fails, the other members find that the lock is free, and free the bytes themselves.
         let _ = self.change(|table| {
             table.members[place] = 0;
-            // No member can take this place meanwhile: that needs the table's lock, which is held here.
+            // Meanwhile no other member can take this place: for that it would need the table's lock, which this thread
+            // has.
             let _ = fs::remove_file(beside(&self.path, place));
         });
     }
@@ -145,8 +146,8 @@ impl Table {
         })
     }
 
-    /// Writes the whole table by one write of less than a page, so that a process that is killed meanwhile leaves the
-    /// old table or the new one.
+    /// Writes the whole table with one call, and the table is smaller than a page. So if the process is killed
+    /// meanwhile, the file has the old table or the new one.
     fn write(&self, file: &mut File) -> io::Result<()> {
         let words = std::iter::once(&self.peak).chain(&self.members);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
@@ -180,7 +181,7 @@ fn beside(path: &Path, place: usize) -> PathBuf {
     name.into()
 }
 
-/// Whether nobody holds the lock. A member whose lock cannot be checked counts as alive: it is better to report too
+/// Whether nobody holds the lock. If a lock cannot be checked, its member counts as alive: it is better to report too
 /// little free memory than too much.
 fn is_dead(path: &Path) -> bool {
     match open(path, false) {
@@ -216,7 +217,7 @@ mod tests {
         table.members[7] = 70;
         table.members[8] = 80;
         table.write(&mut open(&path, true).unwrap()).unwrap();
-        // One former member left a file without a lock, and one left no file.
+        // One former member has left a file without a lock, and another has left no file.
         fs::write(beside(&path, 7), "").unwrap();
         let shared = Shared::join(&path).unwrap();
         assert!(shared.take(100, 100).unwrap());

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use super::card::Card;
 use crate::raw;
 
-/// Maximum number of simulated GPUs at once. A scheduler has 16 backends, one of them the CPU's (ggml-backend.cpp,
-/// `GGML_SCHED_MAX_BACKENDS`): with more GPUs registered, a load that names none of them would end the process.
+/// Maximum number of simulated GPUs at once. A scheduler has at most 16 backends, and one of them is the CPU's
+/// (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`). With more GPUs, a load that does not name its devices would end the
+/// process.
 pub const MAX_CARDS: usize = 15;
 
 /// A place for a card: a registry entry with its one device and the device's buffer types. ggml cannot free any of
-/// these while somebody may hold a pointer to them. So there are [`MAX_CARDS`] slots for the whole life of the process,
-/// and cards come and go in them.
+/// these while somebody may hold a pointer to them. So there are [`MAX_CARDS`] slots as long as the process lives.
+/// Cards are put into them and removed from them.
 pub(super) struct Slot {
     pub(super) name: CString,
     pub(super) host_name: CString,
@@ -27,7 +28,7 @@ pub(super) struct Slot {
 }
 
 // SAFETY: the memory behind the raw structs lives until the process ends and is never written after `Slot::new`: ggml
-// only reads vtables and contexts (ggml-backend-impl.h). The rest is Rust's and guarded.
+// only reads vtables and contexts (ggml-backend-impl.h). All other fields are Rust types that guard themselves.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -65,9 +66,9 @@ impl Slot {
         }
     }
 
-    /// Puts `card` into this slot, unless somebody still uses the former card. The slot must be the last to hold an
-    /// `Arc` of the former card. Buffers and streams get theirs only through [`Slot::card`], which waits for this
-    /// function.
+    /// Puts `card` into this slot, unless somebody still uses the former card. The former card is no longer used if
+    /// this slot has its only `Arc`. Buffers and streams get their `Arc` only through [`Slot::card`], which waits for
+    /// this function.
     pub(super) fn occupy(&self, card: &Arc<Card>) -> bool {
         let mut place = self.card.write().unwrap_or_else(PoisonError::into_inner);
         if place.as_ref().is_some_and(|before| Arc::strong_count(before) > 1) {
@@ -77,12 +78,12 @@ impl Slot {
         true
     }
 
-    /// The card in this slot, or the last card that was in it; `None` before the first.
+    /// The card in this slot, or the last card that was in it; `None` if there was none yet.
     pub(super) fn card(&self) -> Option<Arc<Card>> {
         self.card.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this buffer type is that of the card's own memory.
+    /// Whether this is the buffer type of the card's own memory.
     pub(super) fn owns(&self, buft: raw::ggml_backend_buffer_type_t) -> bool {
         buft == self.buft || buft == self.mapped_buft
     }
@@ -95,17 +96,18 @@ pub(super) fn make(interfaces: &Interfaces) -> &'static [Slot] {
     SLOTS.get_or_init(|| (0..MAX_CARDS).map(|index| Slot::new(index, interfaces)).collect())
 }
 
-/// Every slot; empty before the first card is registered.
+/// All slots; empty before the first card is registered.
 pub(super) fn all() -> &'static [Slot] {
     SLOTS.get().map_or(&[], Vec::as_slice)
 }
 
-/// The slot whose memory has this buffer type, if it is a simulated card's.
+/// The slot with this buffer type for its card's memory. `None` if the buffer type is not that of a simulated card.
 pub(super) fn owner(buft: raw::ggml_backend_buffer_type_t) -> Option<&'static Slot> {
     all().iter().find(|slot| slot.owns(buft))
 }
 
-/// The slot of a context pointer. Such pointers are numbers that nobody dereferences, so none can dangle.
+/// The slot that a context pointer stands for. Such a pointer is only a number, and nobody dereferences it. So it
+/// cannot dangle.
 pub(super) fn from_context(context: *mut c_void) -> &'static Slot {
     &all()[context.addr() - 1]
 }
@@ -114,7 +116,7 @@ pub(super) fn from_context(context: *mut c_void) -> &'static Slot {
 ///
 /// # Safety
 ///
-/// The device belongs to a [`Slot`].
+/// `device` must belong to a [`Slot`].
 pub(super) unsafe fn of_device(device: raw::ggml_backend_dev_t) -> &'static Slot {
     // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp, `ggml_backend_dev_*`); slots
     // are never freed.
@@ -125,7 +127,7 @@ pub(super) unsafe fn of_device(device: raw::ggml_backend_dev_t) -> &'static Slot
 ///
 /// # Safety
 ///
-/// The buffer type belongs to a [`Slot`].
+/// `buft` must belong to a [`Slot`].
 pub(super) unsafe fn of_buffer_type(buft: raw::ggml_backend_buffer_type_t) -> &'static Slot {
     // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp, `ggml_backend_buft_*`);
     // slots are never freed.
@@ -142,8 +144,8 @@ fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
-/// A text that lives until the process ends; equal texts are kept once. ggml passes on pointers to names, and does not
-/// say how long it uses them.
+/// A text that lives until the process ends. Equal texts are stored once. ggml hands out pointers to names, and does
+/// not say how long they are used.
 pub(super) fn intern(text: CString) -> &'static CStr {
     static TEXTS: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

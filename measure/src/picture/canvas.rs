@@ -202,7 +202,8 @@ impl Mark {
     }
 }
 
-/// Draws curves over two axes from 0, below a heading. The area has [`CHART`] units plus the legend.
+/// Draws curves over two axes from 0, below a heading. The area must be [`CHART`] units high, plus the height of the
+/// legend.
 pub(super) fn chart(area: &Area<'_>, title: &str, x_name: &str, curves: &[Curve]) -> Drawn {
     let names: Vec<(String, Ink)> = curves.iter().map(|curve| (curve.name.clone(), curve.ink)).collect();
     heading(area, title, 8)?;

@@ -7,7 +7,7 @@ use crate::Error;
 /// The size of a chunk's header: its name and its length.
 const HEADER: usize = 8;
 
-/// Fails if a chunk ends behind the file, or if a frame is larger than the canvas.
+/// Fails if a chunk ends beyond the end of the file, or if a frame is larger than the canvas.
 pub(super) fn check(input: &Input<'_>) -> Result<(), Error> {
     chunks(input, HEADER + 4, input.bytes.len(), None, false)
 }

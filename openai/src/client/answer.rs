@@ -1,4 +1,4 @@
-//! One answer. In: the server's events. Out: the answer's parts, finish reason and token counts.
+//! One answer. In: the server's events. Out: the answer's parts, its finish reason, and its token counts.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub(super) struct Answer {
     begun: Instant,
     first: Option<Instant>,
     statistics: Statistics,
-    /// The finish reason that the server announced before the counts.
+    /// The finish reason, which the server sends before the token counts.
     announced: Option<FinishReason>,
     finished: Option<FinishReason>,
     url: String,
@@ -106,7 +106,7 @@ impl Answer {
         let choice = &data["choices"][0];
         let delta = &choice["delta"];
         let text = |of: &Value| of.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        // vLLM uses the name `reasoning`.
+        // vLLM calls this field `reasoning`.
         let reasoning = text(&delta["reasoning_content"]).or_else(|| text(&delta["reasoning"]));
         self.parts.extend(reasoning.map(ReplyPart::Reasoning));
         let content = text(&delta["content"]).or_else(|| text(&choice["text"]));
@@ -130,7 +130,7 @@ impl Answer {
         match responses::said(event, &self.url)? {
             Said::Part(part) => self.parts.push_back(part),
             Said::End(reason, used) => {
-                // Nothing follows, so there is no need to wait for the end of the connection.
+                // Nothing follows, so the end of the connection need not be awaited.
                 self.finished = Some(reason);
                 usage = used;
             }
@@ -141,8 +141,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Reads the server's token counts: of the prompt, of its cached part, and of the generated text. Times are
-    /// measured here and include the network.
+    /// Reads the server's token counts: those of the prompt, of the part of the prompt that came from the cache, and of
+    /// the generated text. Times are measured here, so they include the network.
     fn count(&mut self, [prompt, cached, generated]: [&Value; 3]) {
         if self.first.is_none() && !(self.parts.is_empty() && self.calls.is_empty()) {
             self.first = Some(Instant::now());

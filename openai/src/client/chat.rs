@@ -11,8 +11,8 @@ use super::answer::Answer;
 use super::generate::value;
 use super::{Error, GenerateRequest, Surface, responses, wire};
 
-/// A conversation, like [`autoplace::generate::Chat`]: the messages so far, and the settings for answers. A clone
-/// continues independently.
+/// A conversation, like [`autoplace::generate::Chat`]: it consists of the messages so far and the settings for answers.
+/// A clone is a separate conversation from then on.
 ///
 /// To continue a local conversation, put its messages into [`messages_mut`](Self::messages_mut). A conversation longer
 /// than the server's context is an error ([`Error::is_too_long`]).
@@ -41,7 +41,7 @@ impl Chat {
         self
     }
 
-    /// The temperature of the answers: see [`GenerateRequest::temp`].
+    /// Sets the temperature of the answers: see [`GenerateRequest::temp`].
     #[doc(alias = "temperature")]
     pub fn temp(self, temp: f32) -> Self {
         self.with(|generate| generate.temp(temp))
@@ -58,14 +58,14 @@ impl Chat {
         self
     }
 
-    /// Sets the tools that the model may call. [`tool_result`](Self::tool_result) adds their results.
+    /// Sets the tools that the model may call. Their results are added with [`tool_result`](Self::tool_result).
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();
         self
     }
 
-    /// Sets whether the model must answer a message with a tool call. After the result of the call, the model decides
-    /// by itself again. Default: the model always decides.
+    /// Sets whether the model must answer a message with a tool call. After the result of such a call, the model is
+    /// free again to call a tool or not. Default: the model is always free.
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
         self.tool_choice = choice;
         self
@@ -83,7 +83,7 @@ impl Chat {
         &self.messages
     }
 
-    /// The messages, for changes.
+    /// The messages so far, which may be changed.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
     }
@@ -93,7 +93,7 @@ impl Chat {
         self.messages.push(message);
     }
 
-    /// Adds the result of a call without requesting an answer, because there may be several calls.
+    /// Adds the result of a call. No answer is requested, because there may be more results to add.
     pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<Content>) {
         self.push(Message::tool(call, content));
     }
@@ -103,13 +103,13 @@ impl Chat {
         self.messages.truncate(messages);
     }
 
-    /// Adds a user's message, a text or [`Part`](autoplace::chat::Part)s, and requests an answer. A picture is sent as
-    /// a PNG file and a sound as a WAV file; both are lossless.
+    /// Adds a user's message and requests an answer. The message is a text, or a list of
+    /// [`Part`](autoplace::chat::Part)s. A picture is sent as a PNG file and a sound as a WAV file; both are lossless.
     ///
     /// # Errors
     ///
-    /// Those of [`answer`](Self::answer). On such an error, or if the stream's first item is an error, the message is
-    /// removed again.
+    /// The errors of [`answer`](Self::answer). On such an error, or if the stream's first item is an error, the message
+    /// is removed again.
     pub fn say(&mut self, content: impl Into<Content>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         match self.begin() {
@@ -121,16 +121,16 @@ impl Chat {
         }
     }
 
-    /// Adds a user's message and requests an answer that is a value of `T`. The type's schema is sent to the server.
+    /// Adds a user's message and requests an answer that is a value of `T`. The schema of `T` is sent to the server.
     /// The history keeps the answer as JSON. Such an answer calls no tool (`tool_choice: "none"`).
     ///
     /// # Errors
     ///
-    /// Those of [`say`](Self::say), the first error of the answer, [`Error::Incomplete`] and [`Error::NotOfType`]. On
-    /// an error, the message is removed again.
+    /// The errors of [`say`](Self::say), the first error of the answer, [`Error::Incomplete`] and [`Error::NotOfType`].
+    /// On an error, the message is removed again.
     pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<Content>) -> Result<T, Error> {
         let before = self.messages.len();
-        // The tools stay in the prompt, so that it still begins as the prompt in the server's cache.
+        // The prompt still shows the tools, so that its beginning stays the same as in the server's cache.
         let mut asked = Self { tool_choice: ToolChoice::None, ..self.clone() };
         asked.generate = asked.generate.constraint(Constraint::of_type::<T>());
         let mut stream = asked.say(content)?;
@@ -144,12 +144,13 @@ impl Chat {
         Ok(value)
     }
 
-    /// Requests an answer to the messages so far. The finished answer is added to the history; a dropped stream adds
-    /// its text so far.
+    /// Requests an answer to the messages so far. When the answer is complete, it is added to the history. If the
+    /// stream is dropped before, the text so far is added.
     ///
     /// # Errors
     ///
-    /// [`Error::Inexpressible`] and [`Error::Thread`]. A refusal by the server arrives as the first item of the stream.
+    /// [`Error::Inexpressible`] and [`Error::Thread`]. If the server refuses the request, the first item of the stream
+    /// is that error.
     pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
         let answer = self.begin()?;
         Ok(ChatStream::new(self, answer, false))
@@ -183,13 +184,14 @@ impl Chat {
     }
 }
 
-/// A streaming answer: an iterator of its parts. Dropping it ends the answer; the history keeps the text so far.
+/// A streaming answer, which is an iterator over its parts. Dropping it ends the answer; the history keeps the text
+/// that has arrived.
 #[derive(Debug)]
 pub struct ChatStream<'a> {
     chat: &'a mut Chat,
     answer: Answer,
     reply: Reply,
-    /// Whether the last message was added for this answer.
+    /// Whether the conversation's last message was added for this answer.
     is_said: bool,
     is_over: bool,
 }
@@ -199,21 +201,21 @@ impl<'a> ChatStream<'a> {
         Self { chat, answer, reply: Reply::default(), is_said, is_over: false }
     }
 
-    /// Runs to the end and returns the content of the answer, without reasoning and tool calls.
+    /// Reads the answer to its end, and returns its content without reasoning and tool calls.
     ///
     /// # Errors
     ///
-    /// The first error of the iterator.
+    /// The first error that the iterator yields.
     pub fn text(self) -> Result<String, Error> {
         Ok(self.finish()?.0.content)
     }
 
-    /// Runs to the end and returns the whole answer, which is then in the history. [`Reply::finish_reason`] says
-    /// whether a limit has cut the answer.
+    /// Reads the answer to its end, and returns all of it. The answer is then in the history. [`Reply::finish_reason`]
+    /// says whether a limit cut the answer short.
     ///
     /// # Errors
     ///
-    /// The first error of the iterator.
+    /// The first error that the iterator yields.
     pub fn finish(mut self) -> Result<(Reply, Statistics), Error> {
         for part in &mut self {
             part?;
@@ -221,23 +223,23 @@ impl<'a> ChatStream<'a> {
         Ok((self.reply.clone(), self.statistics()))
     }
 
-    /// The whole answer, once the iterator has ended. [`Reply::raw`] equals the content, because the server has removed
-    /// the marks.
+    /// The whole answer, once the iterator has ended. [`Reply::raw`] is equal to the content, because the server has
+    /// removed the marks of calls and reasoning.
     pub fn reply(&self) -> Option<&Reply> {
         self.is_over.then_some(&self.reply)
     }
 
-    /// The server's counts, which arrive at the end, and times measured here.
+    /// The server's token counts, which arrive at the end, and the times that were measured here.
     pub fn statistics(&self) -> Statistics {
         self.answer.statistics()
     }
 
-    /// The reason why the answer ended; `None` while it runs.
+    /// The reason why the answer ended; `None` while it is still being generated.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.answer.finish_reason()
     }
 
-    /// A handle with which another thread can end the answer. The history keeps the text so far.
+    /// A handle with which another thread can end the answer. The history keeps the text that has arrived.
     pub fn abort_handle(&self) -> AbortHandle {
         self.answer.abort_handle()
     }

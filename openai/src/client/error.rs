@@ -12,9 +12,9 @@ pub enum Error {
     /// No server answers at the address.
     #[error("{url} cannot be reached: {reason}")]
     Unreachable { url: String, reason: String },
-    /// The server refused the request or failed. `status` is the HTTP status or, for an error in the middle of an
-    /// answer, the server's code or 500. `param` is the parameter concerned. `code` is the server's name for the error,
-    /// such as `context_length_exceeded`.
+    /// The server refused the request or failed. `status` is the HTTP status. For an error in the middle of an answer,
+    /// it is the code that the server sends, or 500. `param` is the parameter that the error is about. `code` is the
+    /// server's name for the error, such as `context_length_exceeded`.
     #[error("{url} answers {status}: {message}")]
     Refused { url: String, status: u16, message: String, param: Option<String>, code: Option<String> },
     /// The answer does not follow the API.
@@ -23,13 +23,14 @@ pub enum Error {
     /// The connection ended before the answer did.
     #[error("{url} ended the connection in the middle of an answer: {reason}")]
     CutOff { url: String, reason: String },
-    /// Nothing arrived within the [allowed](super::Endpoint::timeout) time.
+    /// For the [allowed](super::Endpoint::timeout) time, no data arrived.
     #[error("{url} has said nothing for {silence:?}")]
     Silent { url: String, silence: Duration },
-    /// The server has no model or several, and the application did not [name](super::Endpoint::model) one.
+    /// The server has no model or several models, and the application did not [name](super::Endpoint::model) one of
+    /// them.
     #[error("{url} has {} models: name one of [{}]", models.len(), models.join(", "))]
     WhichModel { url: String, models: Vec<String> },
-    /// The API cannot express the request.
+    /// The request contains something that the API cannot express.
     #[error("OpenAI's API cannot express {what}")]
     Inexpressible { what: &'static str },
     /// A setting is NaN or infinite, for which JSON has no number. Nothing was sent.
@@ -38,7 +39,7 @@ pub enum Error {
     /// The arguments of a tool call are not a JSON object.
     #[error("the call of `{name}` has no object for its arguments: {arguments}")]
     Call { name: String, arguments: String },
-    /// A limit cut short an answer that should be a value of a type.
+    /// The answer should be a value of a type, but a limit cut it short.
     #[error("the answer was cut short at its limit of tokens: {text}")]
     Incomplete { text: String },
     /// The answer is not a value of the requested type.
@@ -52,7 +53,7 @@ pub enum Error {
 impl Error {
     /// Whether the conversation or prompt is longer than the server's context.
     pub fn is_too_long(&self) -> bool {
-        // The code that OpenAI and our server use, and llama-server's.
+        // The first code is from OpenAI and our server, the second from llama-server.
         let names = ["context_length_exceeded", "exceed_context_size_error"];
         matches!(self, Self::Refused { code: Some(code), .. } if names.contains(&&**code))
     }
@@ -62,7 +63,7 @@ impl Error {
         matches!(self, Self::Refused { status: 429 | 503, .. })
     }
 
-    /// Parses the body of an error: `{"error": {..}}`, the bare error (vLLM), or text.
+    /// Parses the body of an error: `{"error": {..}}`, the error object alone (vLLM), or text.
     pub(super) fn refused(url: &str, status: u16, body: &str) -> Self {
         let json: Value = body.parse().unwrap_or_default();
         let error = json.get("error").unwrap_or(&json);

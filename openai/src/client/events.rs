@@ -11,13 +11,14 @@ use serde_json::Value;
 
 use super::{Endpoint, Error};
 
-/// Maximum number of unread events. At this number, reading from the server pauses.
+/// Maximum number of unread events. When there are so many, no more are read from the server until the application has
+/// read some.
 const AHEAD: usize = 64;
 
 /// Maximum bytes of one event.
 const MAX_EVENT_BYTES: u64 = 16 << 20;
 
-/// The events of a response. Dropping it ends the connection, at the latest with the next event.
+/// The events of a response. When this is dropped, the connection ends, at the latest when the next event arrives.
 #[derive(Debug)]
 pub(super) struct Events {
     endpoint: Endpoint,
@@ -29,7 +30,7 @@ pub(super) struct Events {
 #[derive(Debug)]
 pub(super) enum Event {
     Data(Value),
-    /// `[DONE]` (true), or the end of the connection (false).
+    /// The end of the stream: by `[DONE]` (true), or by the end of the connection (false).
     End(bool),
     Aborted,
 }
@@ -41,7 +42,7 @@ impl Events {
         let read = move || {
             let last = read(&here, path, &body, |event| to.send(Ok(event)).is_ok());
             if let Err(error) = last {
-                // Sending fails if the receiver is gone, which does not matter.
+                // If the receiver no longer exists, this fails, which does not matter.
                 let _ = to.send(Err(error));
             }
         };
@@ -68,7 +69,7 @@ impl Events {
         let (is_aborted, sender) = (Arc::clone(&self.is_aborted), self.sender.clone());
         AbortHandle::new(move || {
             is_aborted.store(true, Ordering::Release);
-            // If the channel is full, the reader is not waiting, and sees the flag at the next event.
+            // If the channel is full, nobody waits for an event, and the flag is seen when the next one is read.
             let _: Result<(), TrySendError<_>> = sender.try_send(Ok(Event::Aborted));
         })
     }
@@ -89,7 +90,7 @@ fn read(endpoint: &Endpoint, path: &str, body: &Value, mut send: impl FnMut(Even
         if read as u64 == MAX_EVENT_BYTES {
             return Err(endpoint.protocol(format!("an event of more than {MAX_EVENT_BYTES} bytes")));
         }
-        // The API has one `data` line for each event; comments and other fields are ignored.
+        // In this API each event has one `data` line. Comments and other fields are ignored.
         let event = match line.strip_prefix("data:").map(str::trim) {
             _ if read == 0 => Event::End(false),
             Some("[DONE]") => Event::End(true),

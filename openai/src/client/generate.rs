@@ -1,4 +1,4 @@
-//! Requests for texts: their settings, and streaming texts.
+//! Requests for texts and their settings, and streaming texts.
 
 use autoplace::AbortHandle;
 use autoplace::chat::ReplyPart;
@@ -12,7 +12,7 @@ use super::wire::response_format;
 use super::{Endpoint, Error, Surface, responses};
 
 /// A request for a text, with the settings of [`GenerateRequest`](autoplace::generate::GenerateRequest) that the API
-/// supports. For unset settings, the server's defaults apply.
+/// supports. For a setting that is not set, the server's default applies.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is requested until `stream` or `text` is called"]
 pub struct GenerateRequest {
@@ -21,7 +21,7 @@ pub struct GenerateRequest {
     settings: Map<String, Value>,
     stops: Vec<String>,
     constraint: Option<Constraint>,
-    /// The error of the first setting that is NaN or infinite, which JSON cannot express.
+    /// The error of the first setting whose value is NaN or infinite.
     not_finite: Option<Error>,
 }
 
@@ -35,8 +35,8 @@ impl GenerateRequest {
         self
     }
 
-    /// Sets a number in its shortest decimal form, such as 0.7; converted to 64 bits, it would be 0.699999988079071.
-    /// NaN and infinity make the request fail, because JSON cannot express them.
+    /// Sets a number in its shortest decimal form: 0.7, for example, and not 0.699999988079071, which is the same
+    /// number in 64 bits. NaN and infinity make the request fail, because JSON cannot express them.
     fn set_decimal(mut self, name: &'static str, value: f32) -> Self {
         let value = value.to_string();
         match value.parse::<f64>().ok().filter(|number| number.is_finite()) {
@@ -53,18 +53,18 @@ impl GenerateRequest {
         self.set("max_tokens", n)
     }
 
-    /// Ends the text before this stop string. Call it again for each further one.
+    /// Ends the text before this stop string. Each further call adds another stop string.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.stops.push(text.into());
         self
     }
 
-    /// Sets the temperature; 0 always takes the likeliest token.
+    /// Sets the temperature. With 0, the likeliest token is always chosen.
     pub fn temp(self, temp: f32) -> Self {
         self.set_decimal("temperature", temp)
     }
 
-    /// Keeps only the `k` likeliest tokens: llama.cpp's and vLLM's addition to the API.
+    /// Keeps only the `k` likeliest tokens. This parameter is llama.cpp's and vLLM's addition to the API.
     pub fn top_k(self, k: u32) -> Self {
         self.set("top_k", k)
     }
@@ -74,28 +74,28 @@ impl GenerateRequest {
         self.set_decimal("top_p", p)
     }
 
-    /// Keeps only tokens with at least this share of the likeliest token's probability: llama.cpp's and vLLM's addition
-    /// to the API.
+    /// Keeps only tokens with at least this share of the likeliest token's probability. This parameter is llama.cpp's
+    /// and vLLM's addition to the API.
     pub fn min_p(self, p: f32) -> Self {
         self.set_decimal("min_p", p)
     }
 
-    /// Makes tokens less likely with each occurrence.
+    /// Makes a token less likely each time that it occurs.
     pub fn frequency_penalty(self, penalty: f32) -> Self {
         self.set_decimal("frequency_penalty", penalty)
     }
 
-    /// Makes tokens less likely after their first occurrence.
+    /// Makes a token less likely once it has occurred.
     pub fn presence_penalty(self, penalty: f32) -> Self {
         self.set_decimal("presence_penalty", penalty)
     }
 
-    /// Sets the seed. The same seed gives the same text, if the server guarantees it.
+    /// Sets the seed. The same seed gives the same text only if the server guarantees that.
     pub fn seed(self, seed: u32) -> Self {
         self.set("seed", seed)
     }
 
-    /// Constrains the text to a JSON value of a schema, or to any JSON object. Any other constraint is
+    /// Constrains the text to a JSON value that matches a schema, or to any JSON object. Any other constraint leads to
     /// [`Error::Inexpressible`] when the text is requested.
     pub fn constraint(mut self, constraint: Constraint) -> Self {
         self.constraint = Some(constraint);
@@ -134,13 +134,13 @@ impl GenerateRequest {
         Ok(body)
     }
 
-    /// Requests the text (`/completions`) and streams it. The [Responses API](Endpoint::responses) has conversations
-    /// only.
+    /// Requests the text (`/completions`) and streams it. The [Responses API](Endpoint::responses) supports only
+    /// conversations.
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::chat`], [`Error::Inexpressible`], [`Error::NotFinite`] and [`Error::Thread`]. A refusal by
-    /// the server arrives as the first item of the stream.
+    /// The errors of [`Endpoint::chat`], [`Error::Inexpressible`], [`Error::NotFinite`] and [`Error::Thread`]. If the
+    /// server refuses the request, the first item of the stream is that error.
     pub fn stream(self) -> Result<TextStream, Error> {
         if self.endpoint.surface == Surface::Responses {
             return Err(Error::Inexpressible { what: "the continuation of a prompt, in the Responses API" });
@@ -154,16 +154,16 @@ impl GenerateRequest {
     ///
     /// # Errors
     ///
-    /// Those of [`stream`](Self::stream), and the first error of the stream.
+    /// The errors of [`stream`](Self::stream), and the first error that the stream yields.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.collect()
     }
 
-    /// Requests the text as a value of `T`. The type's schema is sent to the server.
+    /// Requests the text as a value of `T`. The schema of `T` is sent to the server.
     ///
     /// # Errors
     ///
-    /// Those of [`text`](Self::text), [`Error::Incomplete`] and [`Error::NotOfType`].
+    /// The errors of [`text`](Self::text), [`Error::Incomplete`] and [`Error::NotOfType`].
     pub fn parse<T: DeserializeOwned + JsonSchema>(self) -> Result<T, Error> {
         let mut stream = self.constraint(Constraint::of_type::<T>()).stream()?;
         let text = stream.by_ref().collect::<Result<String, Error>>()?;
@@ -171,7 +171,7 @@ impl GenerateRequest {
     }
 }
 
-/// Parses a whole answer.
+/// Parses a complete answer as a value of `T`.
 pub(super) fn value<T: DeserializeOwned>(text: String, finished: Option<FinishReason>) -> Result<T, Error> {
     match serde_json::from_str(&text) {
         Ok(value) => Ok(value),
@@ -180,18 +180,18 @@ pub(super) fn value<T: DeserializeOwned>(text: String, finished: Option<FinishRe
     }
 }
 
-/// A streaming text: an iterator of its pieces. Dropping it ends the connection.
+/// A streaming text, which is an iterator over its pieces. Dropping it ends the connection.
 #[derive(Debug)]
 pub struct TextStream(Answer);
 
 impl TextStream {
-    /// The server's counts, which arrive at the end, and times measured here.
+    /// The server's token counts, which arrive at the end, and the times that were measured here.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
     }
 
-    /// The reason why the text ended; `None` while it runs. The API does not distinguish a stop string from the end of
-    /// the text.
+    /// The reason why the text ended; `None` while it is still being generated. The API does not say whether a stop
+    /// string ended the text, or the text ended by itself.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.0.finish_reason()
     }

@@ -1,4 +1,5 @@
-//! A model behind an OpenAI endpoint with the interface of a local model, for applications that outgrow one machine.
+//! A model on a server with OpenAI's API, with the interface of a local model. It is for applications that outgrow one
+//! machine.
 //!
 //! In: the same calls as on [`Model`](autoplace::Model) and [`Chat`](autoplace::generate::Chat). Out: requests to vLLM,
 //! llama-server, this crate's own `serve` or any other server with this API, and their streaming answers. One line of a
@@ -19,8 +20,8 @@
 //!
 //! [`Endpoint::responses`] uses OpenAI's Responses API for the same conversation.
 //!
-//! Nothing is dropped silently: settings without a field in the API have no method here, and a constraint that the API
-//! cannot express is an error.
+//! Nothing is dropped silently. If the API has no field for a setting, there is no method for the setting here. A
+//! constraint that the API cannot express is an error.
 
 mod answer;
 mod chat;
@@ -42,10 +43,10 @@ pub use chat::{Chat, ChatStream};
 pub use error::Error;
 pub use generate::{GenerateRequest, TextStream};
 
-/// The time limit of a connection.
+/// How long opening a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The default of [`Endpoint::timeout`], the same as a worker's
+/// The default of [`Endpoint::timeout`]. A worker has the same default
 /// ([`WorkerProcess::timeout`](autoplace::WorkerProcess::timeout)).
 const SILENCE: Duration = Duration::from_secs(600);
 
@@ -63,7 +64,7 @@ pub struct Endpoint {
     surface: Surface,
 }
 
-/// The API that conversations use.
+/// The API that is used for conversations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Surface {
     #[default]
@@ -71,7 +72,7 @@ enum Surface {
     Responses,
 }
 
-/// The server's key, which is never printed.
+/// The server's key. It is never printed.
 #[derive(Clone)]
 struct Key(Arc<str>);
 
@@ -82,9 +83,9 @@ impl fmt::Debug for Key {
 }
 
 impl Endpoint {
-    /// A server at this base address, in the form of `OPENAI_BASE_URL`: `http://127.0.0.1:8080/v1`. Sends no request
-    /// yet. For `https`, the application's `Cargo.toml` needs `ureq = { version = "3", features = ["rustls"] }`.
-    /// Proxies come from the environment.
+    /// A server with this base address, which has the form of `OPENAI_BASE_URL`: `http://127.0.0.1:8080/v1`. No request
+    /// is sent yet. For `https`, the application's `Cargo.toml` needs `ureq = { version = "3", features = ["rustls"]
+    /// }`. Proxies are taken from the environment.
     pub fn new(url: impl AsRef<str>) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -108,13 +109,13 @@ impl Endpoint {
         self
     }
 
-    /// Uses OpenAI's Responses API (`/responses`) for conversations instead of chat completions. The conversation has
-    /// the same methods and yields the same parts. It is sent as a whole each time, and the server stores nothing.
-    /// Calls, structured answers, counts and errors are as with chat completions. This API has no texts that continue a
-    /// prompt: [`generate`](Self::generate) returns [`Error::Inexpressible`].
+    /// Uses OpenAI's Responses API (`/responses`) for conversations; the default is chat completions. The conversation
+    /// has the same methods, and its answers have the same parts. Each request contains the whole conversation, and the
+    /// server stores nothing. Calls, structured answers, counts and errors are the same as with chat completions. In
+    /// this API no text can continue a prompt, so [`generate`](Self::generate) returns [`Error::Inexpressible`].
     ///
-    /// Parameters that OpenAI's own server does not support in this API (`top_k`, `min_p`, `seed`, `stop`, penalties)
-    /// are sent under their names in chat completions, which other servers accept.
+    /// In this API, OpenAI's own server does not support some parameters (`top_k`, `min_p`, `seed`, `stop`, penalties).
+    /// They are sent with the names that they have in chat completions, which other servers accept.
     ///
     /// ```no_run
     /// use autoplace::chat::{ReplyPart, Tool};
@@ -153,9 +154,9 @@ impl Endpoint {
         self
     }
 
-    /// Sets the time after which an answer without any new data is [`Error::Silent`]. A server also sends no data while
-    /// a request is queued or a long prompt is computed. The list of models must be complete within this time. Default:
-    /// ten minutes.
+    /// Sets how long no data may arrive of an answer. After this time the answer ends with [`Error::Silent`]. A server
+    /// also sends no data while a request waits in its queue, or while it computes a long prompt. The list of models
+    /// must arrive completely within this time. Default: ten minutes.
     #[must_use]
     pub fn timeout(mut self, silence: Duration) -> Self {
         self.silence = silence;
@@ -177,7 +178,7 @@ impl Endpoint {
         })?;
         let list = match &body["data"] {
             Value::Array(list) => &list[..],
-            // Go's encoder writes an empty list as null, for example in Ollama without a model.
+            // Go's JSON encoder writes an empty list as null. For example, Ollama does so if it has no model.
             Value::Null if body.get("data").is_some() => &[],
             _ => return Err(self.protocol("/models lists no `data`")),
         };
@@ -189,7 +190,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`models`](Self::models) if no model was named; [`Error::WhichModel`] unless there is exactly one.
+    /// The errors of [`models`](Self::models) if no model was named. Then also [`Error::WhichModel`], unless the server
+    /// has exactly one model.
     pub fn chat(&self) -> Result<Chat, Error> {
         self.name()?;
         Ok(Chat::new(self.generate("")))
@@ -226,7 +228,7 @@ impl Endpoint {
         self.sent(self.with_key(self.agent.post(self.address(path))).send_json(body))
     }
 
-    /// The response, or the error that it contains.
+    /// Returns the response, or the error that the response contains.
     fn sent(&self, sent: Result<Response<ureq::Body>, ureq::Error>) -> Result<Response<ureq::Body>, Error> {
         let mut response = sent.map_err(|error| match error {
             ureq::Error::Timeout(ureq::Timeout::Global) => self.silent(),

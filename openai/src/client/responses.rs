@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::wire::File;
 use super::{Error, wire};
 
-/// The messages of a conversation as items. Items have no field for the names of users.
+/// The messages of a conversation as items. An item has no field for a user's name.
 pub(super) fn items(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let mut items = Vec::with_capacity(messages.len());
@@ -74,7 +74,7 @@ pub(super) fn tool_choice(choice: &ToolChoice) -> Value {
     }
 }
 
-/// `text`: the form of the answer.
+/// The parameter `text`: the form of the answer.
 pub(super) fn text(constraint: &Constraint) -> Result<Value, Error> {
     let mut format = wire::response_format(constraint)?;
     if let Some(schema) = format.get_mut("json_schema").and_then(Value::as_object_mut) {
@@ -91,9 +91,9 @@ pub(super) fn text(constraint: &Constraint) -> Result<Value, Error> {
 #[derive(Debug, PartialEq)]
 pub(super) enum Said {
     Part(ReplyPart),
-    /// The last event, with its `usage`.
+    /// The end of the answer, with the `usage` of the last event.
     End(FinishReason, Value),
-    /// Nothing new. A later event repeats the content, or this client does not know the event.
+    /// Nothing new: a later event repeats the content, or this client does not know the event.
     Nothing,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn said(event: &Value, url: &str) -> Result<Said, Error> {
     })
 }
 
-/// A whole call.
+/// A complete call.
 fn call(item: &Value) -> Result<ToolCall, Error> {
     let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
     let id = Some(text("call_id")).filter(|id| !id.is_empty());

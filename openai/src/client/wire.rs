@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 
-/// The messages of a conversation. Calls without an id, such as a local model's, get one, and so do their results.
+/// The messages of a conversation. A call without an id, such as a local model's call, gets one, and its result gets
+/// the same one.
 pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let messages = messages.iter().map(|message| {
@@ -30,8 +31,8 @@ pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     messages.collect()
 }
 
-/// The content of a message: its text, or a list of parts if it has pictures or sounds. `of_text` is the type of a part
-/// with text, and `of_media` makes the part of a file.
+/// The content of a message: its text, or a list of parts if it has pictures or sounds. `of_text` is the type of a text
+/// part, and `of_media` makes the part for a picture or a sound.
 pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) -> Value) -> Result<Value, Error> {
     if message.media.is_empty() {
         return Ok(message.content.as_str().into());
@@ -69,7 +70,7 @@ impl File {
         Ok(Self::Sound(BASE64_STANDARD.encode(file)))
     }
 
-    /// The part of a sound, which is the same in both APIs.
+    /// The part for a sound, which is the same in both APIs.
     pub(super) fn sound(data: &str) -> Value {
         json!({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
     }
@@ -117,7 +118,7 @@ pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
     Ok(json!({"type": "json_schema", "json_schema": schema}))
 }
 
-/// Unfinished calls, whose arguments arrive in pieces.
+/// Calls that are not complete yet. Their arguments arrive in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Vec<Call>);
 
@@ -134,8 +135,8 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// Adds the `tool_calls` of a chunk. Some servers send no index, or index 0 for each call; then a new id begins a
-    /// new call.
+    /// Adds the `tool_calls` of a chunk. Some servers send no index, or send index 0 for each call. With such a server,
+    /// a new id begins a new call.
     pub(super) fn add(&mut self, deltas: &Value) {
         for delta in deltas.as_array().into_iter().flatten() {
             let index = delta["index"].as_u64().unwrap_or_default();
@@ -153,13 +154,13 @@ impl Calls {
         }
     }
 
-    /// The complete calls after the last chunk.
+    /// The calls, which are complete after the last chunk.
     pub(super) fn finish(&mut self) -> Result<Vec<ToolCall>, Error> {
         self.0.drain(..).map(|Call { id, name, arguments, .. }| called(id, name, arguments)).collect()
     }
 }
 
-/// A whole call. Missing arguments become an empty object.
+/// A complete call. Missing arguments become an empty object.
 pub(super) fn called(id: Option<String>, name: String, arguments: String) -> Result<ToolCall, Error> {
     let read: Option<Map<String, Value>> = match arguments.trim() {
         "" => Some(Map::new()),

@@ -1,4 +1,4 @@
-//! The answer in llama-server's own shape, whole or as events.
+//! The answer in llama-server's own form, as a whole or as events.
 
 use serde_json::{Value, json};
 
@@ -9,8 +9,8 @@ use crate::timings;
 use autoplace::chat::ReplyPart;
 use autoplace::generate::{FinishReason, Statistics};
 
-/// Writes the events of one answer. A stream has events with texts, and a last event with everything else. Without a
-/// stream, the only event has everything and the whole text.
+/// Writes the events of one answer. In a stream, each event contains a piece of the text, and the last event contains
+/// everything else. If there is no stream, one event contains the whole text and everything else.
 #[derive(Debug)]
 pub(crate) struct InfillEvents {
     frame: Frame,
@@ -57,7 +57,7 @@ impl InfillEvents {
         events
     }
 
-    /// The events of an answer that ends without a last step.
+    /// The events of an answer that ended without a last step.
     pub(crate) fn end(&mut self, statistics: &Statistics) -> Vec<Value> {
         if self.has_ended { Vec::new() } else { vec![self.last("none", "", statistics)] }
     }

@@ -1,6 +1,7 @@
 //! The prompt of a fill-in-the-middle model: which tokens of the request fit, and their order.
 //!
-//! The order is llama-server's (`format_prompt_infill`), after Qwen2.5-Coder's paper (arXiv 2409.12186):
+//! The order is the same as in llama-server (`format_prompt_infill`), which follows the paper on Qwen2.5-Coder (arXiv
+//! 2409.12186):
 //!
 //! ```text
 //! [BOS] [REP]myproject\n [SEP]name\n chunk .. [SEP]filename\n [PRE] prefix, prompt [SUF] suffix [MID]
@@ -10,16 +11,17 @@ use autoplace::llama_sys::{Error, FimTokens, Token, Vocab};
 
 use crate::error::beginning;
 
-/// llama-server's names for the repository and for the file with the cursor. A request has no fields for their names.
+/// The names that llama-server gives to the repository and to the file with the cursor. A request has no fields for
+/// these names.
 const REPOSITORY: &str = "myproject\n";
 const FILE: &str = "filename\n";
-/// llama-server's mark between files if the vocabulary has no token for that.
+/// The mark that llama-server puts between files if the vocabulary has no token for that.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
-/// The beginning of the prefix is cut only at multiples of the room divided by this number. So while the text before
-/// the cursor grows, most prompts begin with the same tokens, which the cache holds.
+/// The beginning of the prefix may be cut off. The cut is at a multiple of the room divided by this number. So while
+/// the text before the cursor grows, most prompts begin with the same tokens, and the cache already contains these.
 const CUTS: usize = 8;
 
-/// The tokens that mark the three parts.
+/// The tokens before the three parts of the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marks {
     pre: Token,
@@ -32,7 +34,7 @@ pub(super) struct Marks {
 impl Marks {
     /// # Errors
     ///
-    /// The names of the tokens that the vocabulary does not have.
+    /// If the vocabulary lacks some of these tokens, returns their names.
     pub(super) fn new(fim: &FimTokens) -> Result<Self, Vec<&'static str>> {
         let FimTokens { pre, suf, mid, rep, sep, .. } = *fim;
         match (pre, suf, mid) {
@@ -57,7 +59,7 @@ pub(super) struct Texts<'a> {
     pub(super) is_suffix_first: bool,
 }
 
-/// A prompt.
+/// A prompt that was laid out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) tokens: Vec<Token>,
@@ -65,8 +67,9 @@ pub(super) struct Layout {
     pub(super) is_cut: bool,
 }
 
-/// Writes the prompt with at most `room` tokens. The prefix gets three quarters of them and the suffix one quarter;
-/// each may use tokens that the other does not need. Whole files take the rest. `None` if `prompt` alone does not fit.
+/// Writes the prompt with at most `room` tokens. The prefix gets three quarters of the tokens, and the suffix one
+/// quarter. If one of them needs less, the other may use the rest. What is left after both is used for whole files.
+/// `None` if `prompt` alone does not fit.
 pub(super) fn layout(vocab: &Vocab, marks: Marks, texts: &Texts<'_>, room: usize) -> Result<Option<Layout>, Error> {
     let tokenize = |before: Option<Token>, text: &str| vocab.tokenize_after(before, text, false, false);
     let bos = vocab.added_tokens().bos;
@@ -93,7 +96,7 @@ pub(super) fn layout(vocab: &Vocab, marks: Marks, texts: &Texts<'_>, room: usize
     Ok(Some(Layout { tokens, is_cut }))
 }
 
-/// The numbers of tokens to keep: from the end of the prefix, and from the beginning of the suffix.
+/// How many tokens of the prefix (at its end) and of the suffix (at its beginning) are kept.
 fn shares(prefix: usize, suffix: usize, room: usize) -> (usize, usize) {
     let of_prefix = (room - room / 4).max(room.saturating_sub(suffix));
     let step = (of_prefix / CUTS).max(1);
@@ -104,7 +107,7 @@ fn shares(prefix: usize, suffix: usize, room: usize) -> (usize, usize) {
     (kept_prefix, suffix.min(room - kept_prefix))
 }
 
-/// The tokens of the last files that fit into `room`, and how many files were left out.
+/// The tokens of as many of the last files as fit into `room`, and how many files were left out.
 fn files(
     tokenize: &impl Fn(Option<Token>, &str) -> Result<Vec<Token>, Error>,
     marks: Marks,
@@ -141,7 +144,7 @@ fn files(
     Ok((head.into_iter().chain(kept.into_iter().rev().flatten()).chain(own).collect(), left_out))
 }
 
-/// The end of a text, short enough to have about this many tokens at most. The text is cut only at a few places.
+/// The end of a text. It is so short that it has at most about this many tokens. The text is cut only at a few places.
 fn end(text: &str, tokens: usize) -> &str {
     let most = beginning(text, tokens).len();
     let step = (most / CUTS).max(1);

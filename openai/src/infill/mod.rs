@@ -2,7 +2,7 @@
 //! the text between.
 //!
 //! In: bodies of `/infill`. Out: prompts with the vocabulary's fill-in-the-middle tokens, and answers and events in
-//! llama-server's own form. docs/infill.md describes the fields.
+//! llama-server's own form. The fields are described in docs/infill.md.
 
 mod events;
 mod layout;

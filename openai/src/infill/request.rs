@@ -16,7 +16,7 @@ use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::llama_sys::Vocab;
 use autoplace::load::Model;
 
-/// Maximum number of other files, and of the fields to which an answer is limited.
+/// Maximum number of other files. The same maximum applies to the fields that a request can select for its answer.
 const MAX_FILES: usize = 1024;
 const MAX_FIELDS: usize = 64;
 
@@ -30,7 +30,7 @@ struct InfillBody<'a> {
     prompt: Option<Cow<'a, str>>,
     #[serde(default)]
     n_indent: usize,
-    /// The limit in milliseconds. 0 or a negative number means no limit.
+    /// The time limit in milliseconds. 0 or a negative number means no limit.
     #[serde(default)]
     t_max_predict_ms: i64,
 }
@@ -57,18 +57,18 @@ pub(crate) struct InfillRequest {
 /// The fields of the request that the answer repeats, and the form of the answer.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// The prompt with control tokens written out.
+    /// The prompt as text, with its control tokens written out.
     pub(super) prompt: String,
     pub(super) is_cut: bool,
     pub(super) settings: Map<String, Value>,
     pub(super) stops: Vec<String>,
-    /// The fields that the answer shall have, by their paths (`timings/prompt_n`); empty means all.
+    /// The fields that the answer must have, by their paths (`timings/prompt_n`); if the list is empty, all fields.
     pub(super) fields: Vec<String>,
     pub(super) is_stream: bool,
 }
 
 impl InfillRequest {
-    /// Parses a request. `is_suffix_first` puts the suffix before the prefix, as some models were trained.
+    /// Parses a request. With `is_suffix_first` the suffix comes before the prefix, as some models expect.
     pub(crate) fn read(
         body: &[u8],
         (model, own): (&Model, &Sampling),
@@ -145,19 +145,19 @@ impl InfillRequest {
         Ok(Self { options, generate, min_indent: given.n_indent, max_time, asked })
     }
 
-    /// The limits of the answer by its lines.
+    /// The limits on the answer's lines.
     pub(crate) fn limits(&self) -> LineLimits {
         LineLimits::new(self.min_indent, self.max_time)
     }
 }
 
-/// Tokens for the prompt. The rest of the context is for the answer: as many tokens as its limit, but at most half of
-/// the context, or a quarter without a limit.
+/// The number of tokens for the prompt. The rest of the context is for the answer. The answer gets as many tokens as
+/// its limit, but at most half of the context. Without a limit it gets a quarter.
 fn room(context: usize, limit: Option<usize>) -> usize {
     context - limit.map_or(context / 4, |limit| limit.min(context / 2))
 }
 
-/// The error for a vocabulary without these tokens. llama-server answers with status 501 too.
+/// The error for a vocabulary without these tokens. llama-server also answers with status 501.
 fn no_infill(missing: &[&str]) -> ApiError {
     let missing = missing.join(", ");
     let message = format!(

@@ -1,4 +1,4 @@
-//! Content of messages: a text, or blocks of several types.
+//! The content of messages, which is a text or a list of blocks of several types.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::reading::{self, List};
 use crate::translation::{ChatCall, ChatMedia, ChatMessage, ChatWriter, joined};
 
-/// Maximum blocks in a message, and in a block inside it.
+/// Maximum number of blocks in a message, or in a block of a message.
 pub(super) const MAX_BLOCKS: usize = 1024;
 
 /// A block of any type. Each type uses some of the fields.
@@ -46,7 +46,7 @@ pub(super) struct Block<'a> {
     tool_name: Option<Cow<'a, str>>,
 }
 
-/// The source of a document's text, or of an image.
+/// Where a document's text, or an image, comes from.
 #[derive(Debug, Deserialize)]
 struct Source<'a> {
     #[serde(borrow)]
@@ -61,7 +61,8 @@ struct Source<'a> {
     url: Option<Cow<'a, str>>,
 }
 
-/// The texts of a content that may contain only text, such as that of `system`, of a tool's result or of a document.
+/// The texts of a content that may contain nothing but text. Such a content is that of `system`, of a tool's result, or
+/// of a document.
 pub(super) fn texts<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Cow<'a, str>>, ApiError> {
     if reading::is_text(content) {
         return Ok(vec![reading::text(content, place)?]);
@@ -89,7 +90,7 @@ pub(super) fn message<'a>(
         let place = format!("{place}[{index}]");
         match (&*block.r#type, role) {
             ("tool_result", "user") => {
-                // The user's text before a result becomes a separate message.
+                // The user's text before a tool's result becomes a separate message.
                 let before = std::mem::replace(&mut said, ChatMessage::new(role, ""));
                 if !before.is_silent() {
                     writer.message(before, || place.clone());
@@ -105,7 +106,7 @@ pub(super) fn message<'a>(
         }
     }
     let is_empty = said.is_silent() && said.tool_calls.is_empty() && said.reasoning_content.is_none();
-    // A message that has only results needs no message for its empty text.
+    // A message that contains only results adds no empty text.
     if !is_empty || writer.last().is_none_or(|last| last.role != "tool") {
         writer.message(said, || place);
     }
@@ -130,7 +131,7 @@ impl<'a> Block<'a> {
                 let said = texts(self.content, format!("{place}.content"))?;
                 Ok(joined(self.title.into_iter().chain(said).collect()))
             }
-            // A result of a search among tools. Its name is enough, because the model sees all tools anyway.
+            // One result of a search for tools. Its name is enough, because the model sees all tools anyway.
             "tool_reference" => self.tool_name.ok_or_else(|| ApiError::missing(place, "tool_name")),
             "document" => {
                 let place = format!("{place}.source");
@@ -164,7 +165,7 @@ impl<'a> Block<'a> {
             _ => {}
         }
         let mut said = joined(words);
-        // Chat completions have no field for a failed call.
+        // In chat completions, no field says that a call failed.
         if self.is_error == Some(true)
             && !said.get(..5).is_some_and(|beginning| beginning.eq_ignore_ascii_case("error"))
         {
@@ -176,7 +177,7 @@ impl<'a> Block<'a> {
         Ok(result)
     }
 
-    /// An image in base64, or by its address.
+    /// An image in base64, or an image at an address.
     fn into_image(self, place: &str) -> Result<ChatMedia<'a>, ApiError> {
         let place = format!("{place}.source");
         let source = self.source.ok_or_else(|| ApiError::missing(&place, "source"))?;
@@ -208,7 +209,7 @@ impl<'a> Block<'a> {
     fn into_thought(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
         let thought = self.thinking.ok_or_else(|| ApiError::missing(place, "thinking"))?;
         match self.signature.as_deref().and_then(signed_thought) {
-            // If the client got only the signature, the thought is in the signature.
+            // If the client received only the signature, the thought is inside the signature.
             Some(signed) if thought.is_empty() => Ok(signed.into()),
             _ => Ok(thought),
         }

@@ -12,7 +12,7 @@ use autoplace::generate::FinishReason;
 #[derive(Debug, PartialEq, Eq)]
 enum Open {
     Nothing,
-    /// The thought so far, if only its signature is shown.
+    /// The thought so far, if the client sees only its signature.
     Thinking(String),
     Text,
 }
@@ -24,10 +24,11 @@ pub(crate) struct MessageEvents {
     stops: Vec<String>,
     shown: Shown,
     open: Open,
-    /// Number of finished blocks.
+    /// How many blocks are finished.
     blocks: usize,
     calls: usize,
-    /// White space at the beginning of a text. It is held back, because a text that has only white space is left out.
+    /// White space with which a text begins. It is kept back, because a text that consists only of white space is left
+    /// out.
     held: String,
     has_begun: bool,
     has_ended: bool,
@@ -48,8 +49,8 @@ impl MessageEvents {
         }
     }
 
-    /// The events of a step. The message's first event is written with the first step, because it states the number of
-    /// prompt tokens.
+    /// The events of a step. The message's first event is written together with the first step, because that event
+    /// contains the number of prompt tokens.
     pub(crate) fn step(&mut self, step: &Step, tokens: &Tokens) -> Vec<Value> {
         let mut events = Vec::with_capacity(step.parts.len() + 2);
         self.begin(tokens, &mut events);
@@ -62,7 +63,7 @@ impl MessageEvents {
         events
     }
 
-    /// The events of an answer that ends without a last step.
+    /// The events of an answer that ended without a last step.
     pub(crate) fn end(&mut self, tokens: &Tokens) -> Vec<Value> {
         let mut events = Vec::new();
         if !self.has_ended {
@@ -119,7 +120,7 @@ impl MessageEvents {
         }
     }
 
-    /// Ends the current block and begins another.
+    /// Ends the current block and begins a new one.
     fn start(&mut self, open: Open, block: &Value, events: &mut Vec<Value>) {
         self.stop(events);
         self.open = open;
@@ -163,7 +164,7 @@ impl MessageEvents {
     }
 }
 
-/// The usage. Cached prompt tokens are counted separately, as in Anthropic's API.
+/// The field `usage`. Cached prompt tokens are counted separately, as in Anthropic's API.
 fn usage(tokens: &Tokens) -> Value {
     json!({
         "input_tokens": tokens.prompt.saturating_sub(tokens.cached), "cache_creation_input_tokens": 0,
@@ -172,12 +173,12 @@ fn usage(tokens: &Tokens) -> Value {
     })
 }
 
-/// Assembles a message from its events, like Anthropic's clients.
+/// Assembles a message from its events, as Anthropic's clients do.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
     message: Value,
     blocks: Vec<Value>,
-    /// The arguments of the current call.
+    /// The arguments of the current call, as text.
     arguments: String,
 }
 
@@ -201,7 +202,7 @@ impl Message {
             Some("content_block_stop") => {
                 let arguments = std::mem::take(&mut self.arguments);
                 if let Some(block) = self.blocks.last_mut().filter(|block| block["type"] == "tool_use") {
-                    // Arguments that a limit cut short are not an object.
+                    // If a limit cut the arguments short, they are not an object.
                     let input = serde_json::from_str::<Value>(&arguments).ok().filter(Value::is_object);
                     block["input"] = input.unwrap_or_else(|| json!({}));
                 }

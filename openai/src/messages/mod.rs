@@ -1,9 +1,9 @@
-//! Anthropic's Messages API. It is translated to chat completions, and their answers are translated back to messages
-//! and events.
+//! Anthropic's Messages API. A request is translated to a request for chat completions, and the answer is translated
+//! back to a message and its events.
 //!
-//! In: bodies of `/v1/messages` and `/v1/messages/count_tokens`. Out: requests of chat completions, and messages,
-//! events and errors in Anthropic's form. docs/messages.md has the table of fields, which `tests/openai/messages.rs`
-//! checks.
+//! In: bodies of `/v1/messages` and `/v1/messages/count_tokens`. Out: requests for chat completions, and messages,
+//! events and errors in Anthropic's form. docs/messages.md has a table of the fields, and `tests/openai/messages.rs`
+//! checks it.
 
 mod blocks;
 mod events;
@@ -32,14 +32,14 @@ pub(super) fn error_json(error: &ApiError) -> Value {
         _ => "api_error",
     };
     let message = match error.code {
-        // Coding agents shorten the conversation when they read these words.
+        // Coding agents shorten the conversation when they see these words.
         Some("context_length_exceeded") => format!("prompt is too long: {}", error.message),
         _ => error.message.clone(),
     };
     json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": null})
 }
 
-/// Anthropic's status for an error: an overloaded server answers 529.
+/// Anthropic's status for an error. For example, an overloaded server answers with 529.
 pub(super) fn status(error: &ApiError) -> u16 {
     match error.status {
         503 => 529,

@@ -13,11 +13,11 @@ use crate::parameters;
 use crate::reading::{self, Body, List};
 use crate::translation::{ChatFunction, ChatMessage, ChatWriter, Translation, joined};
 
-/// Maximum messages and tools of a request.
+/// Maximum number of messages, and of tools, in a request.
 const MAX_MESSAGES: usize = 8192;
 const MAX_TOOLS: usize = 4096;
 
-/// Parameters that the translation reads itself.
+/// Parameters that the translation itself reads.
 const READ: [&str; 9] = [
     "messages",
     "system",
@@ -29,7 +29,7 @@ const READ: [&str; 9] = [
     "output_config",
     "output_format",
 ];
-/// Parameters that are ignored; docs/messages.md has the reasons.
+/// Parameters that are ignored, for the reasons in docs/messages.md.
 const IGNORED: [&str; 10] = [
     "metadata",
     "cache_control",
@@ -42,8 +42,8 @@ const IGNORED: [&str; 10] = [
     "context_management",
     "betas",
 ];
-/// Refused parameters: for Anthropic's own services, and parameters of chat completions that have no counterpart here.
-/// Each has a value that is accepted because it has no effect; `false` is accepted too.
+/// Parameters that are refused: those for Anthropic's own services, and parameters of chat completions without a
+/// counterpart here. For each there is one value that has no effect and is accepted; `false` is accepted too.
 const REFUSED: [(&str, &str); 12] = [
     ("container", "{}"),
     ("mcp_servers", "[]"),
@@ -141,7 +141,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     };
     stamps::leave_out_headers(&mut system);
-    // After a message of the assistant, the model would take the lines for its own words.
+    // If the assistant spoke last, the model would take these lines for its own words.
     let stamps = if last.role == "user" { stamps::take(&mut system) } else { Vec::new() };
     if !system.is_empty() {
         writer.message(ChatMessage::new("system", joined(system)), || "system".to_owned());
@@ -160,14 +160,14 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         };
         blocks::message(writer, role, message.content, &place)?;
     }
-    // If the last message is the assistant's, the answer continues its text.
+    // If the last message is the assistant's, the answer continues the text of that message.
     let is_begun = |last: &ChatMessage<'_>| last.role == "assistant" && last.tool_calls.is_empty();
     let is_begun = writer.last().is_some_and(|last| is_begun(last) && !last.content.is_empty());
     if is_begun {
         writer.set("continue_final_message", "messages", true);
     }
     if let (Some(last), false) = (writer.last_mut(), stamps.is_empty()) {
-        // The lines come last, because the next request repeats everything before them.
+        // These lines come last. So the next request can repeat everything before them.
         last.append(&format!("\n{}", stamps.join("\n")));
     }
     Ok(())
@@ -245,11 +245,11 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiErr
     Ok(true)
 }
 
-/// Translates the settings for thoughts. `is_held` is whether the answer is constrained to a form or a call, which
-/// leaves no place for thoughts.
+/// Translates the settings for thoughts. `is_held` says whether the answer is constrained to a form or a call. Then it
+/// cannot contain thoughts.
 fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Result<Shown, ApiError> {
     let thinking: Option<Thinking> = body.read("thinking")?;
-    // Without the parameter there are no thoughts, as with Anthropic's own models.
+    // Without this parameter there are no thoughts, as with Anthropic's own models.
     let kind = thinking.as_ref().map_or("disabled", |thinking| &*thinking.r#type);
     match kind {
         "disabled" => writer.variable("enable_thinking", false),
@@ -308,7 +308,7 @@ mod tests {
                 assert_eq!(has_stamp, index == holder, "{messages}: {body}");
             }
         }
-        // A header for Anthropic's servers is always left out.
+        // The header is for Anthropic's servers, and is always left out.
         let header = json!([{"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1;"}]);
         let begun = json!([user, {"role": "assistant", "content": "It is"}]);
         let body = translated(&json!({"system": header, "messages": begun})).unwrap();

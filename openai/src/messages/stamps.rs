@@ -1,22 +1,22 @@
-//! Lines of a system prompt that change with each request and would invalidate the cached prompt.
+//! Lines of a system prompt that are different in each request. With them, the cached prompt could not be used.
 //!
-//! The cache reuses a prompt only up to its first different token. Coding agents begin the system prompt with such
+//! The cache reuses a prompt only up to the first token that differs. Coding agents begin the system prompt with such
 //! lines: Claude Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, with
-//! a new `cch` each time. In: the texts of the system prompt. Out: the texts without such lines, and the lines that the
-//! model must see. The translation puts these lines behind the conversation if its last message is the user's or a
-//! tool's.
+//! a new `cch` each time. In: the texts of the system prompt. Out: the texts without such lines, and those of the lines
+//! that the model must see. If the conversation's last message is the user's or a tool's, the translation puts these
+//! lines at the end of the conversation.
 
 use std::borrow::Cow;
 
-/// A client's header for its own server. It means nothing to a model.
+/// A header that a client sends for its own server. A model does not need it.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
-/// Maximum characters of the name before a stamp's colon, and of a whole stamp.
+/// Maximum number of characters of the name before a stamp's colon, and of a whole stamp.
 const MAX_NAME_CHARS: usize = 40;
 const MAX_STAMP_CHARS: usize = 200;
-/// Maximum number of lines to examine at the beginning of a text.
+/// How many lines at the beginning of a text are examined at most.
 const MAX_LINES: usize = 32;
 
-/// Removes Claude Code's headers from a system prompt.
+/// Removes the headers of Claude Code from a system prompt.
 pub(super) fn leave_out_headers(texts: &mut Vec<Cow<'_, str>>) {
     for text in texts.iter_mut() {
         if let Some(rest) = without_billing_header(text) {
@@ -26,7 +26,7 @@ pub(super) fn leave_out_headers(texts: &mut Vec<Cow<'_, str>>) {
     texts.retain(|text| !text.trim().is_empty());
 }
 
-/// Removes the changing lines from the beginning of a system prompt, and returns them.
+/// Removes the lines that change from the beginning of a system prompt, and returns them.
 pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
     let mut taken = Vec::new();
     let mut is_beginning = true;
@@ -49,8 +49,8 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
     taken
 }
 
-/// The text behind Claude Code's header, which is `name=value;` any number of times. The text can continue behind the
-/// last semicolon on the same line. `None` if the text has no header.
+/// The text after Claude Code's header. The header consists of any number of `name=value;`. On the same line, text may
+/// follow the last semicolon. `None` if the text does not begin with such a header.
 fn without_billing_header(text: &str) -> Option<&str> {
     let mut rest = text.trim_start().strip_prefix(BILLING_HEADER)?;
     loop {
@@ -61,20 +61,20 @@ fn without_billing_header(text: &str) -> Option<&str> {
         match end {
             Some(end) if pair[end..].starts_with(';') => rest = &pair[end + 1..],
             Some(end) => return Some(&pair[end + 1..]),
-            // The last pair has no semicolon, or there is no pair at all.
+            // The last pair has no semicolon, or there are no pairs.
             None if is_pair => return Some(""),
             None => return Some(rest.trim_start()),
         }
     }
 }
 
-/// The text behind its first `lines` lines.
+/// The text that follows the first `lines` lines.
 fn behind(text: &str, lines: usize) -> &str {
     (0..lines).fold(text, |rest, _| rest.split_once('\n').map_or("", |(_, rest)| rest))
 }
 
-/// Whether a line is `Name: value` with a date, a time or an identifier as the value: "Current time: 2026-11-28 22:14",
-/// "x-request-id: 5f3c2a10-...".
+/// Whether a line has the form `Name: value`, and the value is a date, a time or an identifier: "Current time:
+/// 2026-11-28 22:14", "x-request-id: 5f3c2a10-...".
 fn is_stamp(line: &str) -> bool {
     let line = line.trim();
     let Some((name, value)) = line.split_once(':') else { return false };
@@ -84,7 +84,7 @@ fn is_stamp(line: &str) -> bool {
     }
     let words = || value.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
     let is_header = name.get(..2).is_some_and(|beginning| beginning.eq_ignore_ascii_case("x-"));
-    // A sentence that mentions a date is not a stamp.
+    // A whole sentence that contains a date is not a stamp.
     words().filter(|word| !word.is_empty()).count() <= 8 && (is_header || words().any(changes))
 }
 

@@ -1,4 +1,4 @@
-//! Forms in which an answer shows its thoughts, and in which the next request returns them.
+//! The forms in which an answer shows thoughts, and in which the next request sends them back.
 
 use crate::translation::{decoded_thought, encoded_thought};
 
@@ -10,7 +10,7 @@ const SIGNED: &str = "autoplace:";
 pub(crate) enum Shown {
     #[default]
     Thoughts,
-    /// As signatures (`display: "omitted"`).
+    /// As signatures only (`display: "omitted"`).
     Signatures,
 }
 
@@ -19,7 +19,7 @@ pub(super) fn signature_of(thought: &str) -> String {
     format!("{SIGNED}{}", encoded_thought(thought))
 }
 
-/// The thought in one of our signatures.
+/// The thought inside a signature of ours.
 pub(super) fn signed_thought(signature: &str) -> Option<String> {
     decoded_thought(signature.strip_prefix(SIGNED)?)
 }

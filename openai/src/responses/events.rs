@@ -29,7 +29,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The type of the item's only part, and the prefix of the names of its events.
+    /// The type of the item's only part, and the prefix of its events' names.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Thought => ("reasoning_text", "response.reasoning_text"),
@@ -45,12 +45,13 @@ pub(crate) struct ResponseEvents {
     asked: Asked,
     store: Arc<Store>,
     open: Option<Open>,
-    /// Finished items.
+    /// The items that are finished.
     output: Vec<Value>,
     calls: usize,
-    /// White space at the beginning of a text. It is held back, because a text that has only white space is left out.
+    /// White space with which a text begins. It is kept back, because a text that consists only of white space is left
+    /// out.
     held: String,
-    /// Log-probabilities of the held white space.
+    /// Log-probabilities of the white space that is kept back.
     held_logprobs: Vec<Value>,
     sequence: usize,
     has_ended: bool,
@@ -108,7 +109,7 @@ impl ResponseEvents {
                     self.held_logprobs.clear();
                     let (call_id, arguments) = called(call, &self.frame.name_of(0), self.calls);
                     self.calls += 1;
-                    // Arguments that a limit cut short are not an object.
+                    // If a limit cut the arguments short, they are not an object.
                     let status = if call.arguments.is_object() { "completed" } else { "incomplete" };
                     self.call(&call_id, &call.name, &arguments, status, &mut events);
                 }
@@ -120,7 +121,7 @@ impl ResponseEvents {
         events
     }
 
-    /// The events of an answer that ends without a last step.
+    /// The events of an answer that ended without a last step.
     pub(crate) fn end(&mut self, tokens: &Tokens) -> Vec<Value> {
         let mut events = Vec::new();
         if !self.has_ended {
@@ -129,7 +130,7 @@ impl ResponseEvents {
         events
     }
 
-    /// The event of a failed answer.
+    /// The event for an answer that failed.
     pub(crate) fn error(&self, error: &ApiError) -> Value {
         let mut response = self.response("failed", &Value::Null);
         let code = if error.status < 500 { "invalid_prompt" } else { "server_error" };
@@ -137,7 +138,7 @@ impl ResponseEvents {
         json!({"type": "response.failed", "sequence_number": self.sequence, "response": response})
     }
 
-    /// Adds a piece to the current text or thought, or begins a new one.
+    /// Adds a piece to the current text or thought. If there is none, begins one.
     fn piece(&mut self, kind: Kind, text: &str, logprobs: Vec<Value>, events: &mut Vec<Value>) {
         let (part, name) = kind.names();
         if self.open.as_ref().is_none_or(|open| open.kind != kind) {
@@ -268,7 +269,7 @@ impl ResponseEvents {
         format!("{kind}_{response}_{}", self.output.len())
     }
 
-    /// An event of the current item's only part.
+    /// An event about the current item's only part.
     fn part_event(&mut self, kind: &str, id: &str, mut fields: Value) -> Value {
         (fields["item_id"], fields["output_index"], fields["content_index"]) =
             (id.into(), self.output.len().into(), 0.into());

@@ -1,4 +1,4 @@
-//! Items of an input: messages, calls and their outputs, thoughts, and references to items of earlier responses.
+//! Items of an input: messages, calls and their outputs, thoughts, and references to earlier items.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::error::ApiError;
 use crate::reading::{self, List};
 use crate::translation::{ChatCall, ChatMedia, ChatMessage, ChatWriter, decoded_thought, joined};
 
-/// Maximum items of an input, and maximum parts of an item.
+/// Maximum number of items in an input, and of parts in an item.
 pub(super) const MAX_ITEMS: usize = 8192;
 const MAX_PARTS: usize = 1024;
 
@@ -61,7 +61,7 @@ struct Audio<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// The id of the item that this one refers to.
+    /// If this item is a reference, the id of the item to which it refers.
     pub(super) fn reference(&self) -> Option<&str> {
         let is_reference = match self.r#type.as_deref() {
             Some(kind) => kind == "item_reference",
@@ -116,7 +116,8 @@ impl<'a> Item<'a> {
         shown(given, role, &format!("{place}.content"))
     }
 
-    /// The text of a thought: its content, or else the text that the client has stored, or else its summary.
+    /// The text of a thought. It is the content if there is one, else the text that the client has stored, else the
+    /// summary.
     fn into_thought(self, place: &str) -> Result<Option<Cow<'a, str>>, ApiError> {
         let said = |given: Option<&'a RawValue>, name: &str| match given {
             Some(given) => content(given, &format!("{place}.{name}")),
@@ -142,7 +143,7 @@ fn shown<'a>(given: &'a RawValue, role: &'static str, place: &str) -> Result<Cha
     for (index, part) in parts.into_iter().enumerate() {
         let place = format!("{place}[{index}]");
         match &*part.r#type {
-            // An image by the id of a file lies on OpenAI's servers, so it is refused.
+            // An image with the id of a file is on OpenAI's servers, so it is refused.
             "input_image" => {
                 let url = part.image_url.ok_or_else(|| ApiError::missing(&place, "image_url"))?;
                 message.show(ChatMedia::image(url, format!("{place}.image_url")));

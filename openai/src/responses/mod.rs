@@ -1,8 +1,8 @@
-//! OpenAI's Responses API. It is translated to chat completions, and their answers are translated back to responses and
-//! events.
+//! OpenAI's Responses API. A request is translated to a request for chat completions, and the answer is translated back
+//! to a response and its events.
 //!
-//! In: bodies of `/v1/responses`. Out: requests of chat completions; responses and events. docs/responses.md has the
-//! table of fields, which `tests/openai/responses.rs` checks.
+//! In: bodies of `/v1/responses`. Out: requests for chat completions, responses and events. docs/responses.md has a
+//! table of the fields, and `tests/openai/responses.rs` checks it.
 
 mod events;
 mod items;

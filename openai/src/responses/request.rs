@@ -13,7 +13,7 @@ use crate::parameters;
 use crate::reading::{self, Body, List};
 use crate::translation::{ChatMessage, ChatWriter, Translation};
 
-/// Parameters that the translation reads itself.
+/// Parameters that the translation itself reads.
 const READ: [&str; 14] = [
     "input",
     "instructions",
@@ -30,7 +30,7 @@ const READ: [&str; 14] = [
     "metadata",
     "stream_options",
 ];
-/// Parameters that are ignored, because they change no answer here; docs/responses.md has the reasons.
+/// Parameters that are ignored because they do not change the answer. The reasons are in docs/responses.md.
 const IGNORED: [&str; 11] = [
     "access_programs",
     "client_metadata",
@@ -44,8 +44,8 @@ const IGNORED: [&str; 11] = [
     "user",
     "background_options",
 ];
-/// Refused parameters: for OpenAI's own services, and parameters of chat completions that have another name or no place
-/// in a response. Each has the values that have no effect; `false` has none either.
+/// Parameters that are refused: those for OpenAI's own services, and parameters of chat completions that have another
+/// name here or do not exist. Beside each are the values that have no effect; `false` has no effect either.
 const REFUSED: [(&str, &str); 14] = [
     ("background", ""),
     ("conversation", "{}"),
@@ -62,19 +62,18 @@ const REFUSED: [(&str, &str); 14] = [
     ("continue_final_message", ""),
     ("add_generation_prompt", "true"),
 ];
-/// Maximum bytes of the earlier responses and items that a request names by their ids: as many as a request over HTTP
-/// may have.
+/// Maximum bytes of the earlier responses and items whose ids are in a request. An HTTP request has the same maximum.
 const MAX_EARLIER_BYTES: usize = 16 << 20;
 
-/// The fields of the request that the response repeats, and the form of its events.
+/// The request's fields that the response repeats, and how its events are written.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
-    /// Fields of the response.
+    /// The request's fields that the response repeats.
     pub(super) fields: Map<String, Value>,
-    /// Whether thoughts are also sent as text that the client can store.
+    /// Whether thoughts are also sent as a text that the client can store.
     pub(super) keeps_thoughts: bool,
     pub(super) has_logprobs: bool,
-    /// The request's `input`, if the response will be stored.
+    /// The `input` of the request, if the response will be stored.
     pub(super) input: Option<Arc<str>>,
     pub(super) previous: Option<String>,
 }
@@ -103,7 +102,7 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
     let body = reading::with_integers(body);
     let body = reading::object_as_given(&body)?;
     parameters::refuse(&body, &REFUSED, " by /v1/responses")?;
-    // The writer borrows the earlier items, so they are read before it.
+    // The writer borrows the earlier items. So they are read before the writer is made.
     let previous: Option<String> = body.read("previous_response_id")?;
     let before = match &previous {
         Some(id) => store.conversation(id).ok_or_else(|| gone(id))?,
@@ -159,14 +158,14 @@ fn includes(include: &[String], what: &str) -> bool {
     include.iter().any(|included| included == what)
 }
 
-/// The responses and items that a request names by their ids.
+/// The responses and items whose ids are in a request.
 #[derive(Debug, Default)]
 struct Earlier {
     bytes: usize,
 }
 
 impl Earlier {
-    /// Counts the bytes of a part that the request names at `place`.
+    /// Counts the bytes of a part. The part's id is at `place` of the request.
     fn add(&mut self, part: &str, place: &str) -> Result<(), ApiError> {
         self.bytes += part.len();
         if self.bytes <= MAX_EARLIER_BYTES {
@@ -189,7 +188,7 @@ fn gone(id: &str) -> ApiError {
     }
 }
 
-/// The items to which references in the input refer, by the index of the reference, in ascending order.
+/// The items to which the input refers. Each comes with the index of the reference, in ascending order.
 fn referenced(body: &Body<'_>, store: &Store, earlier: &mut Earlier) -> Result<Vec<(usize, Arc<str>)>, ApiError> {
     let Some(given) = body.get("input").filter(|given| given.get().starts_with('[')) else { return Ok(Vec::new()) };
     let List::<Item<'_>, MAX_ITEMS>(items) = reading::value(given, "input")?;
@@ -213,7 +212,7 @@ fn found(referenced: &[(usize, Arc<str>)], index: usize) -> Option<&Arc<str>> {
     referenced.get(at).map(|(_, item)| item)
 }
 
-/// The input with each reference replaced by its item.
+/// The input, in which each reference is replaced by its item.
 fn with_references(given: &RawValue, referenced: &[(usize, Arc<str>)]) -> String {
     if referenced.is_empty() {
         return given.get().to_owned();
@@ -225,7 +224,7 @@ fn with_references(given: &RawValue, referenced: &[(usize, Arc<str>)]) -> String
     format!("[{}]", items.into_iter().enumerate().map(item).collect::<Vec<_>>().join(","))
 }
 
-/// Adds an input to the chat: a text, items, or one item.
+/// Adds an input to the chat. The input is a text, a list of items, or one item.
 fn input<'a>(
     given: &'a RawValue,
     referenced: &'a [(usize, Arc<str>)],
@@ -267,12 +266,12 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError
     Ok(())
 }
 
-/// Parameters that only the client uses. A response repeats them unread.
+/// Parameters that have a meaning only for the client. They are repeated in the response without being read.
 const LABELS: [&str; 4] = ["metadata", "user", "safety_identifier", "prompt_cache_key"];
-/// Maximum bytes of all labels: the events at a response's beginning and end repeat them.
+/// Maximum bytes of all labels. Several events of a response repeat them.
 const MAX_LABEL_BYTES: usize = 64 << 10;
 
-/// The fields that the response repeats.
+/// The request's fields that the response repeats.
 fn fields(body: &Body<'_>, is_kept: bool) -> Result<Map<String, Value>, ApiError> {
     let mut bytes = 0;
     for (name, label) in LABELS.into_iter().filter_map(|name| Some((name, body.get(name)?))) {
@@ -361,7 +360,7 @@ mod tests {
         let error = translated(&follows, &store(MAX_EARLIER_BYTES / 2)).map(|_| ()).unwrap_err();
         let expected = (400, Some("context_length_exceeded"), Some("previous_response_id"));
         assert_eq!((error.status, error.code, error.param.as_deref()), expected, "{error}");
-        // The bytes of both are counted.
+        // The bytes of the item and of the response are counted together.
         let both = json!({"input": [reference], "previous_response_id": "r"});
         let error = translated(&both, &store(MAX_EARLIER_BYTES / 2 - 128)).map(|_| ()).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("input[0]"), "{error}");

@@ -6,22 +6,22 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Maximum number of stored responses, and maximum bytes of them and their requests.
+/// Maximum number of stored responses, and maximum bytes of them together with their requests.
 const MAX_RESPONSES: usize = 1024;
 const MAX_STORE_BYTES: usize = 32 << 20;
 
-/// Maximum characters of an id in an error.
+/// If an error contains an id, maximum number of its characters.
 const MAX_ID_CHARS: usize = 200;
 
-/// A stored response with the data for the next request.
+/// A stored response, with the data that the next request needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(super) id: String,
-    /// The response that it continued.
+    /// The id of the response that this one continued.
     pub(super) previous: Option<String>,
-    /// The `input` of its request, as JSON.
+    /// The `input` of the response's request, as JSON.
     pub(super) input: Arc<str>,
-    /// The items of its output by their ids, each as JSON.
+    /// The items of the response's output by their ids, each as JSON.
     pub(super) items: Vec<(String, Arc<str>)>,
     /// The whole response, as JSON.
     pub(super) response: Arc<str>,
@@ -34,7 +34,8 @@ impl Stored {
     }
 }
 
-/// The responses of a server. A response is readable by everybody who knows its id, so ids must not be guessable.
+/// The responses that a server has stored. Everybody who knows an id can read the response, so ids must not be
+/// guessable.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     kept: Mutex<Kept>,
@@ -56,8 +57,8 @@ impl Store {
         format!("resp_{high:016x}{low:016x}")
     }
 
-    /// Stores a response, and drops the oldest ones to make room. Returns false for a response that is larger than the
-    /// whole store, which is not stored.
+    /// Stores a response. Drops the oldest ones if there is not enough room. Returns false if the response is larger
+    /// than the whole store; then it is not stored.
     pub(super) fn keep(&self, stored: Stored) -> bool {
         let bytes = stored.bytes();
         if bytes > MAX_STORE_BYTES {
@@ -73,8 +74,8 @@ impl Store {
         true
     }
 
-    /// The inputs and outputs that led to a response, the oldest first: lists of items, texts, or single items. `None`
-    /// if one of the responses is not stored.
+    /// The inputs and outputs that led to a response, the oldest first. Each is a list of items, a text, or a single
+    /// item. `None` if one of the responses is not stored.
     pub(super) fn conversation(&self, id: &str) -> Option<Vec<Arc<str>>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts = Vec::new();
@@ -83,14 +84,14 @@ impl Store {
             let stored = kept.responses.iter().find(|stored| stored.id == id)?;
             parts.extend(stored.items.iter().rev().map(|(_, item)| Arc::clone(item)));
             parts.push(Arc::clone(&stored.input));
-            // The loop ends, because a response can only continue an older one.
+            // The loop ends, because a response can only continue one that is older.
             next = stored.previous.as_deref();
         }
         parts.reverse();
         Some(parts)
     }
 
-    /// An item of any stored output.
+    /// An item in any of the stored outputs.
     pub(super) fn item(&self, id: &str) -> Option<Arc<str>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let items = kept.responses.iter().rev().flat_map(|stored| &stored.items);
@@ -113,7 +114,7 @@ impl Store {
     }
 }
 
-/// The message for a requested response that is not stored.
+/// The message for a response that was requested but is not stored.
 pub(crate) fn not_stored(id: &str) -> String {
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
     format!("there is no response `{id}`: it was not stored, or has made room for newer ones")

@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::reading::{self, Body, List};
 use crate::translation::{ChatFunction, ChatWriter};
 
-/// Maximum tools of a request.
+/// Maximum number of tools in a request.
 const MAX_TOOLS: usize = 4096;
 
 #[derive(Debug, Deserialize)]
@@ -26,7 +26,7 @@ struct ToolBody<'a> {
     strict: Option<bool>,
 }
 
-/// `tool_choice` as an object.
+/// A `tool_choice` that is an object.
 #[derive(Debug, Deserialize)]
 struct ChoiceBody {
     r#type: String,
@@ -42,15 +42,15 @@ struct AllowedTool {
     name: Option<String>,
 }
 
-/// The request's choice of tools.
+/// Which tools the model may or must call, according to the request.
 enum Choice {
     Mode(String),
     Function(String),
-    /// Some of the tools, and a mode.
+    /// Only some of the tools, with a mode.
     Allowed(Vec<String>, String),
 }
 
-/// Adds the tools of a request to the chat. The prompt shows all functions, even those that may not be called.
+/// Adds the tools of a request to the chat. The prompt shows all functions, including those that may not be called.
 pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError> {
     let choice = choice(body)?;
     if let Some(given) = body.get("tools") {

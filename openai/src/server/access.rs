@@ -1,4 +1,5 @@
-//! Access to the server. Clients need its key and must use one of its names, and pages of other sites are refused.
+//! Access to the server. Clients need the server's key, and must use one of the server's names. Pages of other sites
+//! are refused.
 
 use std::net::IpAddr;
 
@@ -23,7 +24,7 @@ pub(super) struct Access {
     pub(super) origins: Vec<HeaderValue>,
 }
 
-/// A key, which is never printed.
+/// A key. It is never printed.
 pub(super) struct Key(pub(super) String);
 
 impl std::fmt::Debug for Key {
@@ -33,7 +34,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Access {
-    /// Guards the routes. `/health` needs no key.
+    /// Guards the routes. Only `/health` needs no key.
     pub(super) fn guard(self, mut routes: Router) -> Router {
         let Self { key, hosts, origins } = self;
         if let Some(Key(key)) = key {
@@ -46,8 +47,8 @@ impl Access {
             }));
         }
         if !origins.is_empty() {
-            // Allows pages of the permitted sites to send a key and to read the answer. OpenAI's own client for
-            // browsers sends additional headers.
+            // Lets pages of the permitted sites send a key, and read the answer. OpenAI's client for browsers sends
+            // additional headers, so any header is allowed.
             let cors = CorsLayer::new().allow_headers(AllowHeaders::mirror_request());
             let cors = cors.allow_methods([Method::GET, Method::POST, Method::DELETE]);
             routes = routes.layer(cors.allow_origin(origins.clone()));
@@ -83,7 +84,8 @@ fn shows(request: &Request, key: &str) -> bool {
     shown.into_iter().flatten().any(|shown| is_key(shown.as_bytes(), key))
 }
 
-/// Whether the request has the key as a browser sends a password: `NAME:KEY` in Base64, with any name.
+/// Whether the request contains the key in the form in which a browser sends a password: `NAME:KEY` in Base64, with any
+/// name.
 fn shows_as_password(request: &Request, key: &str) -> bool {
     let basic = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Basic ");
     let shown = basic.and_then(|basic| BASE64_STANDARD.decode(basic.trim()).ok()).unwrap_or_default();
@@ -91,14 +93,14 @@ fn shows_as_password(request: &Request, key: &str) -> bool {
     password.is_some_and(|password| is_key(password, key))
 }
 
-/// Compares a key with the right one. The time is the same for all wrong keys of the right length.
+/// Compares a key with the right one. All wrong keys of the right length take the same time.
 fn is_key(shown: &[u8], key: &str) -> bool {
     shown.ct_eq(key.as_bytes()).into()
 }
 
-/// The reason to refuse a browser's request; `None` if it is permitted. No page may use this server without permission:
-/// neither another site's page, nor a page whose own name resolves to this server (DNS rebinding). A browser sends both
-/// headers. Other clients may leave them out or send anything.
+/// Why a browser's request is refused; `None` if it is permitted. No page may use this server without permission:
+/// neither another site's page, nor a page whose own name resolves to this server (DNS rebinding). A page cannot make a
+/// browser send a false `Host` or `Origin`. Other clients may leave them out or send anything.
 fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Option<String> {
     let origin = request.headers().get(ORIGIN);
     if let Some(origin) = origin.filter(|origin| !origins.contains(origin)) {

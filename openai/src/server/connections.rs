@@ -23,23 +23,24 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
-/// Maximum bytes of a request's head.
+/// Maximum bytes of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// A client's connection.
 pub(super) struct Connection {
     peer: SocketAddr,
-    /// The time limit for a client to send a head (counted from the connection or its last request), and then a body.
+    /// How long a client may take to send a head (counted from the connection or from its last request), and then to
+    /// send a body.
     pub(super) timeout: Duration,
-    /// Whether the engine is working on a request of this connection. Otherwise the connection may be closed to make
+    /// Whether the engine is working on a request of this connection. If not, the connection may be closed to make
     /// room.
     pub(super) is_answered: AtomicBool,
     closes: Notify,
 }
 
-/// Accepts connections until `stop`, then lets requests finish. Above `most` connections, the oldest one without a
-/// running answer is closed, so that silent clients cannot block others. If all have running answers, a new connection
-/// is refused.
+/// Accepts connections until `stop`, then lets requests finish. If there are more than `most` connections, the oldest
+/// one without a running answer is closed. So silent clients cannot block others. If all connections have running
+/// answers, a new one is refused.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -76,7 +77,7 @@ pub(super) async fn serve(
             }
             open.push(Arc::clone(&connection));
         }
-        // Each token is sent at once.
+        // Each token is to be sent at once.
         let _ = stream.set_nodelay(true);
         let (of, routes) = (Arc::clone(&connection), routes.clone());
         let service = service_fn(move |request| answer(routes.clone(), request, Arc::clone(&of)));
@@ -89,7 +90,7 @@ pub(super) async fn serve(
         let open = Arc::clone(&open);
         tokio::spawn(async move {
             tokio::select! {
-                // A broken connection is not logged, because its requests have their own lines.
+                // A connection that breaks is not logged, because each of its requests has its own line.
                 _ = spoken => {}
                 () = connection.closes.notified() => {}
             }
@@ -123,15 +124,15 @@ async fn answer(
     Ok(response.map(|body| Answer { body, line }))
 }
 
-/// A line of the access log, without request, answer or key. It is written when the answer has ended or its client has
-/// disconnected.
+/// A line of the access log. It contains neither the request, nor the answer, nor the key. It is written when the
+/// answer has ended, or when the client has disconnected.
 struct Line {
     time: DateTime<Utc>,
     begun: Instant,
     connection: Arc<Connection>,
     method: Method,
     path: String,
-    /// `None` if the client disconnected before the answer.
+    /// The status of the answer; `None` if the client disconnected before there was one.
     status: Option<u16>,
     /// Bytes of the answer's body.
     bytes: usize,
@@ -149,12 +150,12 @@ impl Drop for Line {
     }
 }
 
-/// Writes to the log. A failure is ignored, so that the server continues even if nobody reads stderr.
+/// Writes to stderr. Errors are ignored, so that the server continues even if nobody reads stderr.
 fn log(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// The body of a response, with its log line.
+/// The body of a response, together with its log line.
 struct Answer {
     body: Body,
     line: Line,

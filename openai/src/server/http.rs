@@ -1,4 +1,4 @@
-//! The HTTP parts of a server: JSON bodies of limited size, errors in the API's form, and events.
+//! The HTTP parts of a server: JSON bodies with a maximum size, errors in the API's form, and server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use tokio::time::timeout;
 use super::connections::Connection;
 use crate::{ApiError, Completion};
 
-/// Maximum bytes of a request: some millions of tokens.
+/// Maximum bytes of a request; some millions of tokens fit.
 const MAX_BODY_BYTES: usize = 16 << 20;
-/// Maximum bytes of all unanswered requests.
+/// Maximum bytes of all requests together that are not answered yet.
 static BODIES: Semaphore = Semaphore::const_new(64 << 20);
-/// Maximum number of requests parsed at once. Parsing takes several times a request's size.
+/// Maximum number of requests that are parsed at once. Parsing needs several times as much memory as the request.
 static READERS: Semaphore = Semaphore::const_new(4);
 
-/// Maximum number of requests with pictures or sounds that are parsed at once. They are counted separately, so that
-/// requests with only text do not wait for decoding, which takes long.
+/// Maximum number of requests with pictures or sounds that are parsed at once. They are counted separately. So requests
+/// with only text need not wait for pictures and sounds to be decoded, which takes long.
 #[cfg(feature = "media")]
 static SEEING_READERS: std::sync::LazyLock<Semaphore> =
     std::sync::LazyLock::new(|| Semaphore::new(2 * crate::decoding::at_once()));
-/// Number of requests with pictures or sounds that wait to be parsed, and its maximum.
+/// How many requests with pictures or sounds wait to be parsed. The second constant is the maximum of this number.
 #[cfg(feature = "media")]
 static WAITING_TO_SEE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 #[cfg(feature = "media")]
@@ -64,7 +64,7 @@ pub(super) fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
     ApiError::new(status.as_u16(), message).into()
 }
 
-/// Writes errors of Anthropic's paths in Anthropic's form, wherever in the server they arise.
+/// Writes the errors of Anthropic's paths in Anthropic's form, whatever part of the server they come from.
 pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let mut response = next.run(request).await;
@@ -80,12 +80,12 @@ pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
     shaped
 }
 
-/// The body of a request that is declared as JSON. A page in a browser cannot send such a request to another site
-/// without that site's permission.
+/// The body of a request, which the request declares as JSON. A page in a browser cannot send such a request to another
+/// site without that site's permission.
 pub(super) struct Body {
     bytes: Arc<Vec<u8>>,
     pub(super) under_way: UnderWay,
-    /// The model's name in the body, if a router has chosen the model by this name.
+    /// The model's name in the body, if a router has used this name to choose the model.
     pub(super) asked: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl Body {
     }
 }
 
-/// A body that the routes of a pool have read, for the routes of its model.
+/// A body that the pool's routes have read, on its way to the routes of the model.
 #[cfg(feature = "pool")]
 #[derive(Clone)]
 pub(super) struct Carried(Arc<std::sync::Mutex<Option<Body>>>);
@@ -119,18 +119,19 @@ impl Carried {
     }
 }
 
-/// The resources that a request holds until it is answered.
+/// What a request keeps until it is answered.
 pub(super) struct UnderWay {
     connection: Arc<Connection>,
     #[cfg_attr(not(feature = "pool"), allow(dead_code, reason = "it is held"))]
     room: Arc<SemaphorePermit<'static>>,
-    /// Keeps the request's model loaded while a thread works on the request, even if its client no longer waits.
+    /// Keeps the request's model loaded while a thread works on the request. This is needed even if the client no
+    /// longer waits.
     #[cfg(feature = "pool")]
     pub(super) kept: Option<autoplace_pool::ModelHandle>,
 }
 
 impl UnderWay {
-    /// Notes that the request is being answered, so that its connection is not closed to make room for others.
+    /// Records that the request is being answered, so that its connection is not closed to make room for others.
     pub(super) fn is_answered(&self) {
         self.connection.is_answered.store(true, Ordering::Relaxed);
     }
@@ -167,7 +168,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
-/// Collects a body and reserves memory for it as it arrives, not for its announced length.
+/// Collects a body. Memory is reserved for the bytes that arrive, and not for the length that the client announces.
 async fn collect(body: axum::body::Body) -> Result<(Vec<u8>, SemaphorePermit<'static>), Failed> {
     let full = || {
         let message = "other requests take all the room for their bodies: ask again later";
@@ -193,11 +194,11 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     value.unwrap_or_default()
 }
 
-/// Maximum characters of a header that lists unenforced keywords.
+/// Maximum number of characters of a header that lists keywords which are not enforced.
 const MAX_LIST_CHARS: usize = 2000;
 
-/// A list as a header, separated by semicolons. Characters that a header cannot contain become `?`. `None` for an empty
-/// list.
+/// A list as a header, with semicolons between the entries. Characters that a header cannot contain become `?`. `None`
+/// for an empty list.
 pub(super) fn list_header(list: &[String]) -> Option<HeaderValue> {
     if list.is_empty() {
         return None;
@@ -211,7 +212,7 @@ pub(super) fn list_header(list: &[String]) -> Option<HeaderValue> {
 ///
 /// # Errors
 ///
-/// Those of the work; status 500 if it panics.
+/// The errors of the work; status 500 if the work panics.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, Failed> {
@@ -225,7 +226,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 ///
 /// # Errors
 ///
-/// Those of [`blocking`].
+/// The errors of [`blocking`].
 pub(super) async fn read<T: Send + 'static>(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
@@ -233,7 +234,7 @@ pub(super) async fn read<T: Send + 'static>(
     let Body { bytes, under_way, .. } = body;
     let reader = reader(&bytes).await?;
     let read = blocking(move || {
-        // The thread holds the permit even if the client no longer waits.
+        // The thread keeps the permit, even if the client no longer waits.
         let _reader = reader;
         Ok((read(&bytes)?, under_way))
     });
@@ -245,7 +246,7 @@ async fn reader(bytes: &[u8]) -> Result<SemaphorePermit<'static>, Failed> {
     let closed = |_| failed(StatusCode::INTERNAL_SERVER_ERROR, "no request is read any more");
     #[cfg(feature = "media")]
     if may_have_media(bytes) {
-        /// Counts a waiting request until it is dropped.
+        /// Counts a waiting request as long as this value lives.
         struct Waiting;
         impl Drop for Waiting {
             fn drop(&mut self) {
@@ -264,14 +265,14 @@ async fn reader(bytes: &[u8]) -> Result<SemaphorePermit<'static>, Failed> {
     READERS.acquire().await.map_err(closed)
 }
 
-/// Whether a body may have pictures or sounds. A body whose text only mentions such keys counts too.
+/// Whether a body may have pictures or sounds. This is also true if a text only mentions such keys.
 #[cfg(feature = "media")]
 fn may_have_media(bytes: &[u8]) -> bool {
     const KEYS: [&str; 3] = ["\"image", "\"input_image", "\"input_audio"];
     std::str::from_utf8(bytes).is_ok_and(|text| KEYS.iter().any(|key| text.contains(key)))
 }
 
-/// The chunks of an answer as server-sent events, with a comment from time to time during a long prompt.
+/// The chunks of an answer as server-sent events. While a long prompt is computed, a comment is sent from time to time.
 pub(super) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let has_names = completion.has_named_events();
     let done = completion.ends_with_done().then(|| Event::default().data("[DONE]"));

@@ -1,4 +1,4 @@
-//! The path `/metrics` for Prometheus: the engine's counts, under llama-server's names if the meaning is the same.
+//! The path `/metrics` for Prometheus. A count of the engine has llama-server's name if it means the same there.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -10,10 +10,10 @@ use prometheus_client::registry::Registry;
 
 use crate::Api;
 
-/// The content type: OpenMetrics, which Prometheus reads.
+/// The content type of OpenMetrics, which Prometheus can read.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The current metrics. The names of counters end with `_total` in the text.
+/// The current metrics. In the text, the library adds `_total` to the names of counters.
 pub(super) fn text(api: &Api) -> Result<String, fmt::Error> {
     let engine = api.engine.metrics();
     let took = api.totals.took();

@@ -46,22 +46,22 @@ use self::page::Page;
 pub use self::pooled::ManyModels;
 use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
-/// Connections that are permitted in addition to running and queued requests: for clients that are about to send a
-/// request, and for `/health`. With eight simultaneous and 64 queued answers, all connections fit into a limit of 256
-/// open files.
+/// Connections that are permitted in addition to those of running and queued requests. They are for clients that are
+/// about to send a request, and for `/health`. For example, with eight running and 64 queued answers, all connections
+/// fit into a limit of 256 open files.
 const MORE_CONNECTIONS: usize = 64;
 
 /// A model for embeddings, and its name.
 type Embedding = (String, Arc<Mutex<Embedder>>);
 
-/// A server of OpenAI's API, as run by `autoplace serve`. It writes a line of JSON to stderr for each request.
+/// A server of OpenAI's API, which `autoplace serve` runs. For each request it writes a line of JSON to stderr.
 ///
 /// No page in a browser can use it without permission: it answers only to `localhost`, to IP addresses and to
 /// [additional names](Self::allow_host), accepts only bodies declared as JSON, and refuses requests from pages of other
 /// sites. Bodies, heads and connections are limited; docs/server.md has the numbers. It uses HTTP without TLS.
 ///
-/// The type `Served` says what the server serves: [one model](OneModel), or the models of a pool (`ManyModels`, with
-/// the feature `pool`).
+/// The type `Served` says what is served: [one model](OneModel), or the models of a pool (`ManyModels`, with the
+/// feature `pool`).
 #[derive(Debug)]
 #[must_use]
 pub struct Server<Served = OneModel> {
@@ -70,7 +70,7 @@ pub struct Server<Served = OneModel> {
     timeout: Duration,
 }
 
-/// The models of a [`Server`] for one model: that model, and the models for vectors and scores beside it.
+/// What a [`Server`] for one model serves: that model, and in addition the models for vectors and for scores.
 #[derive(Debug)]
 pub struct OneModel {
     api: Api,
@@ -80,32 +80,33 @@ pub struct OneModel {
 }
 
 impl Server {
-    /// A server without a key, with a timeout of 30 seconds for clients.
+    /// A server without a key. Clients have a time limit of 30 seconds.
     pub fn new(api: Api) -> Self {
         Self::with_defaults(OneModel { api, embedding: None, reranking: None, page: None })
     }
 
-    /// Adds this model under this name for `/v1/embeddings`.
+    /// Adds a model that answers `/v1/embeddings` under this name.
     pub fn embedder(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
         self.served.embedding = Some((name.into(), Arc::new(Mutex::new(embedder))));
         self
     }
 
-    /// Adds this model under this name for `/v1/rerank`. It must be loaded with
+    /// Adds a model that answers `/v1/rerank` under this name. It must be loaded with
     /// [`Pooling::Rank`](autoplace::memory::Pooling::Rank).
     pub fn reranker(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
         self.served.reranking = Some((name.into(), Arc::new(Mutex::new(embedder))));
         self
     }
 
-    /// Answers `GET /` with this page, a whole HTML document. A browser loads it again every 5 seconds. The page may
-    /// contain styles, but the browser loads no script and no other resource. Without a page, `/` is 404.
+    /// Answers `GET /` with a page, which is a whole HTML document. A browser loads it again every 5 seconds. The page
+    /// may contain styles, but the browser loads no script and no other resource. If no page is set, `/` is answered
+    /// with status 404.
     pub fn page(mut self, page: impl Fn(&Activity) -> String + Send + Sync + 'static) -> Self {
         self.served.page = Some(Page(Arc::new(page)));
         self
     }
 
-    /// Accepts requests until `stop`, then lets answers finish.
+    /// Accepts requests until `stop` is ready, then lets running answers finish.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let OneModel { api, embedding, reranking, page } = self.served;
         let most = api.engine.capacity() + MORE_CONNECTIONS;
@@ -123,12 +124,12 @@ impl<Served> Server<Served> {
         Self { served, access: Access::default(), timeout: Duration::from_secs(30) }
     }
 
-    /// Requires this key in every request except `/health` (`Authorization: Bearer KEY`, or `x-api-key: KEY`). For
-    /// `GET /`, a browser may also send it as a password (`Authorization: Basic`), with any name.
+    /// Requires this key in every request (`Authorization: Bearer KEY`, or `x-api-key: KEY`), except for `/health`. For
+    /// `GET /`, a browser may also send the key as a password (`Authorization: Basic`), with any user name.
     ///
     /// # Errors
     ///
-    /// If a header cannot contain the key.
+    /// An error if a header cannot contain the key.
     pub fn key(mut self, key: impl Into<String>) -> io::Result<Self> {
         let key = key.into();
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -139,30 +140,31 @@ impl<Served> Server<Served> {
         Ok(self)
     }
 
-    /// Adds a name that the server answers to.
+    /// Adds a host name under which the server may be reached.
     pub fn allow_host(mut self, name: impl Into<String>) -> Self {
         self.access.hosts.push(name.into());
         self
     }
 
-    /// Permits pages of this site, such as `https://chat.example`.
+    /// Permits requests from pages of this site, such as `https://chat.example`.
     pub fn allow_origin(mut self, origin: HeaderValue) -> Self {
         self.access.origins.push(origin);
         self
     }
 
-    /// Sets the time for a client to send a request's head, then its body, and for answers to end after the stop.
+    /// Sets a time limit. It applies to a client that sends a request's head, then to its body, and after the stop to
+    /// the answers that are still running.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 }
 
-/// The error of requests for which no model is loaded.
+/// The error for a request for which no model is loaded.
 const NO_EMBEDDER: &str = "no model for embeddings: `autoplace serve --embed FILE` has one";
 const NO_RERANKER: &str = "no model for reranking: `autoplace serve --reranker FILE` has one";
 
-/// A model for vectors or scores, if there is one, and the error of requests if there is none.
+/// A model for vectors or scores, if there is one, and the error for requests if there is none.
 type Beside = (Option<Embedding>, &'static str);
 
 fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
@@ -257,7 +259,7 @@ async fn not_allowed(method: Method, uri: Uri) -> Failed {
     failed(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-/// If the client disconnects, the response is dropped, which cancels the answer.
+/// If the client disconnects, the response is dropped, and this cancels the answer.
 async fn answer(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<Completion, ApiError> + Send + 'static,
@@ -278,7 +280,7 @@ async fn answer(
     Ok(response)
 }
 
-/// Answers a request whose result is computed on the thread that parses it.
+/// Answers a request. The thread that parses the request also computes the result.
 async fn reply(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<Value, ApiError> + Send + 'static,
@@ -288,7 +290,8 @@ async fn reply(
     Ok(Json(answer))
 }
 
-/// Computes a request with the model beside. If there is none, the response is 404 with the error's message.
+/// Answers a request with the additional model for vectors or scores. If there is no such model, the status is 404,
+/// with the error's message.
 async fn embed<R: Send + 'static>(
     (loaded, missing): Beside,
     body: Body,
@@ -298,7 +301,8 @@ async fn embed<R: Send + 'static>(
     let (name, embedder) = loaded.ok_or_else(|| ApiError::new(404, missing))?;
     let asked = body.asked.clone().unwrap_or_else(|| name.clone());
     let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &asked)).await?;
-    // Requests are computed in the order of arrival. A request whose client disconnects meanwhile is not computed.
+    // Requests are computed in the order in which they arrive. If the client disconnects while its request waits, the
+    // request is not computed.
     let mut embedder = embedder.lock_owned().await;
     under_way.is_answered();
     let computed = http::blocking(move || {

@@ -1,4 +1,4 @@
-//! The page at `GET /`, which shows the server's activity. The program writes its HTML.
+//! The page at `GET /`, which shows what the server is doing. The program that runs the server writes the page's HTML.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use tokio::time::{Instant, sleep};
 use super::http::{self, Failed};
 use crate::Api;
 
-/// The time during which the speed is measured.
+/// How long the speed is measured.
 const LOOK: Duration = Duration::from_millis(500);
-/// Seconds until a browser loads the page again.
+/// How many seconds pass until a browser loads the page again.
 const SECONDS: &str = "5";
-/// The page may use only its own styles: no script, no outside resource, no frame.
+/// The page may use only its own styles: no script, no resource from elsewhere, no frame.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
 
-/// The headers of a page.
+/// The headers with which a page is sent.
 pub(super) const HEADERS: [(HeaderName, &str); 5] = [
     (CONTENT_TYPE, "text/html; charset=utf-8"),
     (CONTENT_SECURITY_POLICY, POLICY),
@@ -30,19 +30,19 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
     (REFRESH, SECONDS),
 ];
 
-/// A server's activity, for its [page](super::Server::page).
+/// What a server is doing, for its [page](super::Server::page).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Activity {
-    /// The model's name for clients.
+    /// The model's name, as clients know it.
     pub model: String,
     /// Number of texts that can be computed at once.
     pub sequences: usize,
-    /// The engine's counts now.
+    /// The engine's current counts.
     pub metrics: Metrics,
-    /// Number of answers that have ended.
+    /// How many answers have ended.
     pub answers: u64,
-    /// Generated tokens per second of all texts together, during the last half second.
+    /// Tokens per second that all texts together have generated during the last half second.
     pub tokens_per_second: f64,
 }
 

@@ -1,10 +1,10 @@
-//! The paths of a model with their methods. Errors list them, and a pool uses them to refuse unknown paths without
-//! loading a model.
+//! The paths that a model answers, with their methods. Errors list these paths. A pool uses them to refuse an unknown
+//! path without loading a model.
 
 #[cfg(feature = "pool")]
 use axum::http::Method;
 
-/// Each path as axum writes it, and its methods.
+/// Each path in axum's notation, and its methods.
 pub(super) static PATHS: [(&str, &[&str]); 24] = [
     ("/v1/chat/completions", &["POST"]),
     ("/v1/chat/completions/input_tokens", &["POST"]),
@@ -41,7 +41,7 @@ pub(super) fn listed() -> String {
     PATHS.iter().flat_map(each).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a model has a path.
+/// Whether a model answers a path.
 #[cfg(feature = "pool")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
@@ -53,7 +53,7 @@ pub(super) enum Known {
 
 #[cfg(feature = "pool")]
 pub(super) fn known(method: &Method, path: &str) -> Known {
-    // As in axum, a path without a parameter comes first.
+    // As in axum, a path that is listed literally takes precedence over one with a parameter.
     let exact = PATHS.iter().find(|(listed, _)| *listed == path);
     let Some((_, methods)) = exact.or_else(|| PATHS.iter().find(|(listed, _)| is_form_of(listed, path))) else {
         return Known::No;
@@ -62,7 +62,7 @@ pub(super) fn known(method: &Method, path: &str) -> Known {
     if is_taken { Known::Yes } else { Known::OtherMethod }
 }
 
-/// Whether the path matches a form that ends with a parameter.
+/// Whether the path matches a form whose last part is a parameter.
 #[cfg(feature = "pool")]
 fn is_form_of(form: &str, path: &str) -> bool {
     let Some((begin, parameter)) = form.split_once('{') else { return false };

@@ -13,7 +13,7 @@ use test_support::lora::Adapter;
 
 const PROMPT: &str = "And the king said unto his servants,";
 
-/// The demo model with two adapters. The first is on.
+/// The demo model with two adapters. The first of them is on.
 fn model(folder: &std::path::Path) -> Model {
     let header = Header::open(demo_path()).unwrap();
     let file = |name: &str, part: &str, seed| {
@@ -44,7 +44,7 @@ fn a_request_names_its_adapters_and_others_have_those_of_the_server() {
     assert_eq!(text(json!([adapter(json!(1), 1.0)])), two);
     assert_eq!(text(json!([adapter(json!("one"), 1.0), adapter(json!(1), 0.5)])), both);
     assert_eq!(text(json!([adapter(json!(0), 0.0)])), none);
-    // The adapters of a request do not affect the next request.
+    // The adapters of one request do not affect the next request.
     assert_eq!(text(json!([])), one);
 
     let listed: Value = server.get("/lora-adapters");
@@ -81,7 +81,7 @@ fn an_adapter_that_is_not_there_and_a_list_that_is_none_are_refused_by_their_pla
         assert!(api.apply_adapters(lora.to_string().as_bytes()).is_err(), "{lora}");
     }
     assert!(api.apply_adapters(b"{").unwrap_err().message.contains("not a list of adapters"));
-    // Refused lists changed nothing.
+    // A list that is refused changes nothing.
     assert_eq!(api.adapters()[0]["scale"], 1.0);
     api.apply_no_adapters();
     assert_eq!(api.adapters()[0]["scale"], 0.0);

@@ -1,4 +1,4 @@
-//! OpenAI's API as data, on the demo model: the JSON of requests, answers and errors.
+//! OpenAI's API without HTTP, with the demo model: the JSON of requests, answers and errors.
 
 use std::sync::OnceLock;
 
@@ -65,7 +65,7 @@ fn said(more: &Value) -> Value {
 fn a_stream_says_what_the_whole_answer_says() {
     for n in [1, 3] {
         let asked = said(&json!({"n": n, "cache_prompt": false}));
-        // The stream and the whole answer must run the same number of texts at once.
+        // While the stream and the whole answer are computed, the same number of texts must be running.
         let whole = chat(&asked).unwrap().wait().unwrap();
         let streamed = with(asked, &json!({"stream": true, "stream_options": {"include_usage": true}}));
         let stream = chat(&streamed).unwrap();
@@ -96,7 +96,7 @@ fn a_stream_says_what_the_whole_answer_says() {
 fn an_answer_is_what_the_library_generates() {
     let (model, engine, api) = shared();
     let asked = json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
-    // Values without effect are not refused.
+    // Values that have no effect are not refused.
     let asked = with(asked, &json!({"suffix": "", "echo": false, "best_of": 1, "audio": null}));
     let answer = complete(&asked).unwrap().wait().unwrap();
     let generate = model.generate("And it came").temp(0.0);
@@ -198,7 +198,7 @@ fn impossible_requests_are_refused_before_anything_is_computed() {
     let unwritable = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
     for (more, param) in [
         (json!({"temperature": -1}), "temperature"),
-        // These numbers are infinite in 32 bits. JSON has no NaN.
+        // These numbers are infinite in 32 bits. NaN cannot be written in JSON.
         (json!({"temperature": 1e39}), "temperature"),
         (json!({"top_p": -1e300}), "top_p"),
         (json!({"frequency_penalty": 1e39}), "frequency_penalty"),
@@ -243,7 +243,7 @@ fn impossible_requests_are_refused_before_anything_is_computed() {
         let call = |arguments| json!({"function": {"name": "f", "arguments": arguments}});
         json!([{"role": "assistant", "tool_calls": arguments.iter().map(call).collect::<Value>()}])
     };
-    // Half of the permitted values of trees. The other half is inside a text.
+    // Half of the values that may become parts of trees. The other half is inside a text.
     let half = json!(vec![0; 1 << 15]);
     for (messages, param) in [
         (Value::Null, "messages"),
@@ -280,7 +280,7 @@ fn impossible_requests_are_refused_before_anything_is_computed() {
     refused(text(json!({"echo": true})), "echo");
     assert_eq!(text(json!({"prompt": [-1]})).unwrap_err().status, 400);
     assert_eq!(text(json!({"model": "other"})).unwrap_err().status, 404);
-    // More texts than the engine takes at once, even when idle.
+    // These are more texts than the engine accepts, even if it is idle.
     refused(text(json!({"n": 100})), "n");
     refused(text(json!({"prompt": vec!["a"; 100]})), "prompt");
     assert_eq!(engine.metrics().prompt_tokens, 0);
@@ -308,7 +308,7 @@ fn what_a_template_refuses_is_the_request_s_fault_and_one_that_is_none_the_model
     let error = refused(Api::new(model, engine, NAME).template(template));
     assert_eq!((error.status, error.param.as_deref()), (400, Some("messages")));
     assert!(error.message.contains("no alien"), "{error}");
-    // The demo model ships no template.
+    // The demo model has no template of its own.
     let error = refused(Api::new(model, engine, NAME));
     assert_eq!((error.status, error.code), (400, Some("no_chat_template")));
 
@@ -330,10 +330,10 @@ fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
     let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     drop(chunks);
-    // The only sequence is free again, so the next request gets it.
+    // The only sequence is free again, so the next request can use it.
     let short = json!({"prompt": "a", "max_tokens": 1}).to_string();
     api.complete(short.as_bytes()).unwrap().wait().unwrap();
-    // A failure after the request was accepted is the last item of a stream.
+    // If generation fails after the request was accepted, the error is the last item of the stream.
     let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     engine.close(autoplace::generate::Shutdown::Cancel);
@@ -360,7 +360,7 @@ fn vectors_come_as_numbers_and_packed() {
     }
     assert_eq!(plain["usage"]["prompt_tokens"], plain["usage"]["total_tokens"]);
     let width = plain["data"][0]["embedding"].as_array().unwrap().len();
-    // Two of llama-server's kinds of scaling: to a largest element of 32760, and none.
+    // Two of llama-server's ways to scale a vector: so that the largest element is 32760, or not at all.
     let mut largest = |kind: i64| {
         let scaled = answer(json!({"input": "tide", "embd_normalize": kind})).unwrap();
         let values = scaled["data"][0]["embedding"].as_array().unwrap();
@@ -372,7 +372,7 @@ fn vectors_come_as_numbers_and_packed() {
     assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("dimensions"));
-    // A text that is too long is cut if the request permits it. Otherwise it is refused, and the error names the
+    // A text that is too long is cut, if the request permits that. Otherwise it is refused, and the error names the
     // parameter.
     let long = "tide ".repeat(5000);
     let error = answer(json!({"input": ["a", long]})).unwrap_err();
@@ -453,7 +453,7 @@ proptest! {
         for (name, value) in fields {
             body[name] = value;
         }
-        // A random request may be for a long text, so the test does not wait for its end.
+        // A random request may ask for a long text, so the test does not wait for the end of that text.
         let outcome = if is_chat { chat(&body) } else { complete(&body) };
         match outcome {
             Ok(completion) => drop(completion),

@@ -1,4 +1,4 @@
-//! Constraints of tool calls and forms, and the notes on unenforced keywords.
+//! Constraints on tool calls and forms, and notes about keywords that are not enforced.
 
 use autoplace::chat::ChatTemplate;
 use autoplace_openai::{Api, ApiError, Completion};
@@ -56,7 +56,7 @@ fn a_strict_schema_is_enforced_or_refused_by_its_place_whatever_is_chosen() {
         (json!({"type": "json_object", "schema": schema}), "response_format.schema.properties.p"),
         (json!({"type": "json_object", "schema": {"$ref": "#"}}), "response_format.schema"),
     ] {
-        // With or without a tool, the error names the place in the form.
+        // Whether there is a tool or not, the error contains the place in the form.
         for tools in [json!([]), json!([tool("walk", false, &days())])] {
             let error = chat(&api, &json!({"response_format": form, "tools": tools})).unwrap_err();
             assert_eq!((error.status, error.param.as_deref()), (400, Some(place)), "{error}");
@@ -79,7 +79,7 @@ fn a_schema_without_an_end_is_the_requests_fault_wherever_it_stands() {
         let Err(error) = chat(&api, &more) else { panic!("{more} is not refused") };
         assert_eq!((error.status, error.param.as_deref()), (400, Some(place)), "{more}: {error}");
     }
-    // Calls of a tool that is not `strict` are constrained as far as a grammar can express the schema.
+    // If a tool is not `strict`, its calls are constrained as far as a grammar can express the schema.
     let asked = json!({"tools": [called(false)], "tool_choice": "required", "max_tokens": 60});
     let completion = chat(&api, &asked).unwrap();
     let said = completion.unenforced().to_vec();
@@ -169,7 +169,7 @@ fn an_object_is_closed_unless_json_schemas_rule_is_requested() {
         let closed = grown(seed, json!({}));
         assert!(is_closed(&closed), "{closed}");
     }
-    // An open object allows any name. The limit may cut the text before its end.
+    // If objects are open, a property may have any name. The limit may end the text too early.
     let open = (1..=6).map(|seed| grown(seed, json!({"disable_additional_properties": false, "logit_bias": {}})));
     let open: Vec<String> = open.collect();
     assert!(open.iter().all(|text| text.trim_start().starts_with('{')), "{open:?}");

@@ -1,5 +1,5 @@
-//! `Endpoint`: the calls of a local model, against our own server and against servers that answer as other servers do,
-//! or wrongly.
+//! `Endpoint`: it has the calls of a local model. It is tested with our own server, and with servers that answer as
+//! other servers do, or wrongly.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ struct Recipe {
     minutes: u8,
 }
 
-/// The same conversation code for a local model and an endpoint.
+/// Code for a conversation, which is the same for a local model and an endpoint.
 macro_rules! talk {
     ($chat:expr) => {{
         let mut chat = $chat.system("Be brief.").with(|generate| generate.temp(0.0).max_tokens(12).seed(1));
@@ -46,7 +46,7 @@ macro_rules! talk {
     }};
 }
 
-/// The same text code for a local model and an endpoint.
+/// Code for a text, which is the same for a local model and an endpoint.
 macro_rules! text_of {
     ($model:expr) => {{
         let stream = $model.generate("In the beginning").temp(0.0).max_tokens(9).stop("never said").stream()?;
@@ -158,7 +158,7 @@ fn canned(answer: impl Fn(&mut TcpStream, &Request, Value) + Send + Sync + 'stat
 
 fn send(to: &mut TcpStream, status: &str, kind: &str, body: &str) {
     let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n");
-    // Writing fails if the client has disconnected, which it may do.
+    // If the client has disconnected, which it may do, this fails.
     let _ = to.write_all(format!("{head}{body}").as_bytes());
 }
 
@@ -168,7 +168,7 @@ fn chunk(delta: &Value, finish: &Value) -> String {
 
 #[test]
 fn numbers_are_sent_as_decimals_and_nan_is_refused() -> Outcome {
-    // The server's answer contains the parameters that it was sent.
+    // This server's answer repeats the parameters of the request.
     let url = canned(|to, _, mut body| {
         let body = body.as_object_mut().unwrap();
         body.retain(|name, _| !["model", "messages", "prompt", "stream", "stream_options"].contains(&name.as_str()));
@@ -226,7 +226,7 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
     assert!(!format!("{model:?}").contains("a-key"));
     let mut chat = model.chat()?.variable("enable_thinking", true);
     chat = chat.with(|generate| generate.constraint(Constraint::json_object()));
-    // The messages of another conversation can be continued.
+    // An endpoint can continue the messages of another conversation.
     chat.messages_mut().extend([Message::user("q"), Message::assistant("a")]);
     let (reply, statistics) = chat.say("Go on.")?.finish()?;
     assert_eq!((&*reply.content, reply.reasoning.as_deref()), ("Well", Some("Hm")));
@@ -258,7 +258,7 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
             error.is_busy() && error.to_string().ends_with(": <h1>slow down</h1>")
         }),
         ("200 OK", STREAM, chunk(&listed, &json!("tool_calls")), |error| matches!(error, Error::Call { .. })),
-        // The error formats of vLLM and llama-server.
+        // The forms in which vLLM and llama-server send errors.
         (
             "503 Service Unavailable",
             JSON,
@@ -287,7 +287,7 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
         send(to, "200 OK", "application/json", r#"{"data": [{"id": "a"}, {"id": "b"}]}"#);
     }));
     assert!(several.chat().unwrap_err().to_string().ends_with("has 2 models: name one of [a, b]"));
-    // Ollama's answer without models.
+    // Ollama's answer if it has no models.
     let empty = Endpoint::new(canned(|to, _, _| {
         send(to, "200 OK", "application/json", r#"{"object": "list", "data": null}"#);
     }));

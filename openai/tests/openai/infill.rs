@@ -1,4 +1,4 @@
-//! Fill-in-the-middle over HTTP: llama-server's requests and answers, on a model whose vocabulary has
+//! Fill-in-the-middle over HTTP: requests and answers in llama-server's form, with a model whose vocabulary has
 //! fill-in-the-middle tokens.
 
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use crate::api::{any_json, one_of};
 use crate::server::{MODEL, Server};
 
 const PATH: &str = "/infill";
-/// The first filler word of the synthetic vocabulary, behind three special tokens and the bytes.
+/// In the synthetic vocabulary, three special tokens and the bytes come before the first filler word.
 const FIRST_WORD: u32 = 3 + 256;
 
 /// A model with these special tokens.
@@ -61,7 +61,7 @@ fn infill(server: &Server, more: &Value) -> Value {
     answer
 }
 
-/// The prompt of an answer. SentencePiece writes a space as `\u{2581}`.
+/// The prompt that an answer reports. SentencePiece writes a space as `\u{2581}`.
 fn prompt(answer: &Value) -> String {
     answer["prompt"].as_str().unwrap().replace('\u{2581}', " ")
 }
@@ -76,7 +76,7 @@ fn the_prompt_has_the_parts_in_the_order_of_the_model_s_tokens() {
     let with_files = prompt(&infill(&server, &json!({"input_extra": files})));
     let expected = "<s>word3myproject\nword4b.py\nb=1\nword4tmp\nc=2\nword4filename\nword0defa():\nword1\nendword2";
     assert_eq!(with_files.replace(' ', ""), expected);
-    // Text that spells a control token is not read as that token.
+    // If a text contains a control token's name, it is not read as that token.
     let tokens = |prefix: &str| infill(&server, &json!({"input_prefix": prefix}))["tokens_evaluated"].as_u64().unwrap();
     assert_eq!(tokens("</s>"), tokens("") + 4);
 
@@ -123,7 +123,7 @@ fn an_answer_has_the_fields_of_llama_server_s_whole_and_streamed() {
     names.sort_unstable();
     assert_eq!(names, ["content", "stop_type", "timings/prompt_n"]);
     assert_eq!(infill(&server, &json!({"response_fields": [""]})), json!({}));
-    // An editor can have a prompt computed before it requests the text.
+    // An editor can let the server compute a prompt before it asks for the text.
     let ahead = infill(&server, &json!({"n_predict": 0, "prompt": "ahead"}));
     assert_eq!((&ahead["content"], &ahead["tokens_predicted"]), (&json!(""), &json!(0)));
     let again = infill(&server, &json!({"prompt": "ahead"}));
@@ -135,7 +135,7 @@ fn a_text_ends_at_a_word_or_a_line() {
     let server = server_with(&TOKENS, 512, |api| api);
     let lines = |more: Value| {
         let mut more = more;
-        // The grammar makes the model write exactly this.
+        // With this grammar the model can write only this text.
         more["grammar"] = more["grammar"].as_str().unwrap_or("root ::= \"x\\n  y\\n\\n  y\\nz\\nz\\n\"").into();
         (more["n_predict"], more["ignore_eos"]) = (200.into(), false.into());
         infill(&server, &more)

@@ -1,4 +1,4 @@
-//! Tests of OpenAI's API: as data, over HTTP, and through an endpoint.
+//! Tests of OpenAI's API: without HTTP, over HTTP, and through an endpoint.
 
 mod adapters;
 mod api;

@@ -1,4 +1,4 @@
-//! Images in requests of the three APIs, to the demo model with a projector of random weights.
+//! Images in requests of the three APIs, with the demo model and a projector of random weights.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ use test_support::demo_path;
 use test_support::random_weights::fill;
 use test_support::synthetic::mmproj;
 
-/// The API of the demo model with a projector.
+/// The API of the demo model, with a projector.
 fn seeing() -> &'static Api {
     engine_and_api().1
 }
@@ -96,7 +96,7 @@ fn the_three_apis_show_the_same_picture_in_the_same_prompt() {
     let counted = |usage: &Value| usage.as_u64().unwrap();
     let tokens = counted(&of_chat["usage"]["prompt_tokens"]);
     assert_eq!(counted(&of_responses["usage"]["input_tokens"]), tokens);
-    // The rows of the picture are counted.
+    // The rows of the picture are counted as prompt tokens.
     let without = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "What is\nthis?"}]});
     let without = chat(api, &without).unwrap();
     assert!(tokens > counted(&without["usage"]["prompt_tokens"]), "{tokens}");
@@ -149,7 +149,7 @@ fn a_model_without_a_projector_refuses_a_picture_before_it_is_decoded() {
     let error = chat(&api, &asked("data:image/png;base64,!!")).unwrap_err();
     assert_eq!((error.status, error.code), (400, Some("unsupported_parameter")));
     assert!(error.message.contains("the model takes no images"), "{}", error.message);
-    // The same contents in the form of the other two APIs.
+    // The same contents, in the forms of the other two APIs.
     let of_responses = json!({"input": [{"role": "user", "content": [
         {"type": "input_text", "text": "What"},
         {"type": "input_text", "text": "is"},
@@ -179,10 +179,11 @@ fn an_endpoint_sends_pictures_over_either_api_and_nothing_of_them_is_lost() {
         let mut chat = endpoint.chat().unwrap().temp(0.0).max_tokens(6);
         let parts = || [Part::text("What is"), Part::image(picture.clone()), Part::text("this?")];
         assert_eq!(chat.say(parts()).unwrap().text().unwrap(), text);
-        // The next request shows the picture again, at the same place.
+        // The next request contains the picture again, at the same place.
         assert!(!chat.say("And now?").unwrap().finish().unwrap().0.content.is_empty());
         assert_eq!(chat.messages()[0], Message::user(parts()));
-        // A sound is sent too. This model takes no sound, so the server refuses it and names its place.
+        // A sound is sent too, in the same way. This model does not accept sound, so the server refuses it, and the
+        // error contains its place.
         let sound = Sound::from_samples(16_000, vec![0.25; 1600]).unwrap();
         let refused = chat.say([Part::audio(sound), Part::text("What is said?")]).unwrap().text().unwrap_err();
         assert!(refused.to_string().contains("[0].input_audio: a sound of 0.1 s cannot be used"), "{refused}");
@@ -219,10 +220,10 @@ fn a_part_beside_a_picture_keeps_its_own_keys_for_a_template_that_names_one() {
     };
     let answer = chat(&api, &body("de")).unwrap();
     let rows = answer["usage"]["prompt_tokens"].as_u64().unwrap();
-    // The picture is in the prompt, and so are the language codes.
+    // The prompt contains the picture, and the language codes too.
     let longer = chat(&api, &body("deutsch, and other tongues")).unwrap();
     assert!(longer["usage"]["prompt_tokens"].as_u64().unwrap() > rows, "{longer}");
-    // A template that mentions no such key shows the same picture without the codes.
+    // A template that does not mention this key shows the same picture, but not the codes.
     assert!(chat(seeing(), &body("de")).is_ok());
 }
 
@@ -268,7 +269,7 @@ fn pictures_are_fetched_only_from_named_hosts_with_public_addresses() {
     assert!(redirected.contains("answers 302"), "{redirected}");
     let large = message(&at_home);
     assert!(large.contains("more than 16777216 bytes"), "{large}");
-    // The named host is this machine, from which fetching is not allowed.
+    // This host name means this machine, from which nothing may be fetched.
     let public = seeing().clone().media_hosts(MediaHosts::new([address.as_str()]));
     let refused = message(&public);
     assert!(refused.contains("sent no image"), "{refused}");

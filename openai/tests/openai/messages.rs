@@ -1,4 +1,5 @@
-//! Anthropic's Messages API over HTTP: requests as its clients send them, messages, events and errors.
+//! Anthropic's Messages API over HTTP: requests as Anthropic's clients send them, and the messages, events and errors
+//! in return.
 
 use std::io::{BufRead, BufReader};
 
@@ -10,7 +11,7 @@ use crate::server::{MODEL, Server};
 const DOCUMENT: &str = include_str!("../../../docs/messages.md");
 const PATH: &str = "/v1/messages";
 
-/// A template that shows roles, thoughts, calls and tools, and describes a call format.
+/// A template that shows roles, thoughts, calls and tools, and that describes a call format.
 const TEMPLATE: &str = "{% if tools %}{{ tools }}{# <tool_call> {\"name\" #}\n{% endif %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n\
@@ -46,7 +47,7 @@ fn message(server: &Server, more: &Value) -> Value {
     message
 }
 
-/// The names and the data of a stream's events.
+/// The names of a stream's events, and their data.
 fn streamed(server: &Server, more: &Value) -> Vec<(String, Value)> {
     let mut body = asked(more);
     body["stream"] = true.into();
@@ -65,7 +66,7 @@ fn streamed(server: &Server, more: &Value) -> Vec<(String, Value)> {
     events
 }
 
-/// Assembles a message from the events, like a client.
+/// Assembles a message from its events, as a client does.
 fn together(events: &[(String, Value)]) -> Value {
     let mut message = Value::Null;
     let mut arguments = String::new();
@@ -134,7 +135,7 @@ fn a_stream_of_events_says_what_the_whole_message_says() {
         more["cache_prompt"] = false.into();
         let mut whole = message(&server, &more);
         let mut streamed = together(&streamed(&server, &more));
-        // Messages and calls get new ids each time.
+        // Messages and calls have new ids each time.
         for message in [&mut whole, &mut streamed] {
             assert!(message["id"].take().as_str().unwrap().starts_with("msg"));
             for block in
@@ -306,7 +307,7 @@ fn errors_have_anthropics_form_and_name_the_place() {
         );
         assert!(said.contains(words), "{said}: {words}");
     }
-    // Errors of the server itself have the same form.
+    // Errors that the server itself reports have the same form.
     let mut response = ureq::get(server.url(PATH)).config().http_status_as_error(false).build().call().unwrap();
     let answer: Value = response.body_mut().read_json().unwrap();
     assert_eq!((response.status().as_u16(), &answer["type"]), (405, &json!("error")), "{answer}");
@@ -348,7 +349,7 @@ fn each_field_of_the_table_is_done_or_ignored_or_refused_by_its_name() {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         for name in cells[1].split(", ").map(|name| name.trim_matches('`')) {
             seen += 1;
-            // No field accepts such a list.
+            // There is no field that accepts such a list.
             let (status, answer) = post(&server, &json!({"max_tokens": 1, name: [{"a": 3}]}));
             let said = answer["error"]["message"].as_str().unwrap_or_default();
             match cells[2].split(':').next().unwrap() {

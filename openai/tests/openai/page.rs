@@ -1,4 +1,4 @@
-//! The page that a server shows at `/`.
+//! The page that a server shows at the path `/`.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,8 +39,8 @@ fn a_browser_sees_the_page_with_the_key_as_its_password_and_nothing_else() {
     }
     assert!(seen.lock().unwrap().is_empty());
     for path in ["/v1/models", "/metrics", "/props"] {
-        // A browser sends a password that it has stored with every request, even if another site's page has caused the
-        // request.
+        // A browser that has stored a password sends it with every request, even with a request that another site's
+        // page has caused.
         let refused = get(&server, path, &basic("secret"));
         assert_eq!(
             (refused.status().as_u16(), &refused.headers()["www-authenticate"]),

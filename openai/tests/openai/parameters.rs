@@ -1,5 +1,5 @@
-//! Parameters of vLLM and llama-server. docs/chat-completions.md lists each of them and says what happens to it, and
-//! the API does that.
+//! Parameters of vLLM and llama-server. docs/chat-completions.md lists each of them, with what happens to it. These
+//! tests check that the API does the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::api::alone;
 
-/// The parameters of both servers, one on each line, with the servers' versions.
+/// The parameters of both servers, one on each line, and the servers' versions.
 const LISTS: &str = include_str!("parameters.txt");
 const DOCUMENT: &str = include_str!("../../../docs/chat-completions.md");
 
-/// Rows of the table: a parameter, and the first word of what happens to it.
+/// The rows of the table: for each parameter, the first word about what happens to it.
 fn documented() -> BTreeMap<&'static str, &'static str> {
     let (_, table) = DOCUMENT.split_once("| vLLM's and llama-server's | |\n|---|---|\n").expect("the table");
     let rows = table.lines().take_while(|line| line.starts_with('|'));
@@ -36,7 +36,7 @@ fn each_parameter_of_both_servers_is_in_the_table() {
     assert!(missing.is_empty(), "docs/chat-completions.md does not name {missing:?}");
 }
 
-/// A value with an effect, for each refused parameter.
+/// For each parameter that is refused, a value that has an effect.
 fn asking(name: &str) -> Value {
     match name {
         "length_penalty" => json!(0.5),
@@ -77,7 +77,7 @@ fn refused_parameters_of_the_table_are_refused_by_name() {
                     asked(asking(name)).map(|outcome| outcome.err().map(|error| (error.status, error.param)));
                 let refused = Some((400, Some(name.to_owned())));
                 assert!(outcomes.contains(&refused), "{name}: {outcomes:?}");
-                // Null has no effect.
+                // Null never has an effect.
                 assert!(asked(Value::Null).iter().all(Result::is_ok), "{name}");
             }
             "passed" => assert!(asked(asking(name)).iter().all(Result::is_ok), "{name}"),
@@ -108,7 +108,7 @@ fn other_names_do_what_ours_do_and_errors_have_the_name_that_was_given() {
     // A number such as 16.0 counts as an integer.
     assert_eq!(text(json!({"max_tokens": 12.0, "seed": 3.0, "n": 1.0, "top_k": 40.0})), plain);
     assert_ne!(text(json!({"max_tokens": 12, "repetition_penalty": 1.9})), plain);
-    // With `min_p` 1 only the most likely token is left, at every temperature.
+    // With `min_p` 1, only the most likely token is left, whatever the temperature.
     let warm = |min_p: f64, seed: u32| {
         text(json!({"max_tokens": 12, "temperature": 1.8, "top_k": 0, "top_p": 1, "min_p": min_p, "seed": seed}))
     };
@@ -170,7 +170,7 @@ fn a_text_ends_with_a_token_of_its_own_and_not_before_its_fewest() {
     let last = *tokens.last().unwrap();
     let (stopped, reason, count) = complete(json!({"stop_token_ids": [last]}));
     assert!(reason == "stop" && count < 24 && text.starts_with(&stopped), "{text:?} {stopped:?}");
-    // The token that ends the text is not chosen before the minimum length.
+    // Before the minimum length, the token that ends the text is not chosen.
     let (_, _, count) = complete(json!({"stop_token_ids": [last], "min_tokens": 24}));
     assert_eq!(count, 24);
     let eos = vocab.eos().unwrap();

@@ -1,4 +1,5 @@
-//! A server of a pool in this process. The pool has the demo model under several names, one of them for vectors.
+//! A pool's server in this process. The demo model is in the pool under several names, and one of these computes
+//! vectors.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -104,7 +105,7 @@ fn same(server: Server<ManyModels>) -> Server<ManyModels> {
     server
 }
 
-/// The path of each API with a body, and the field of its answer that names the model.
+/// For each API its path, a body, and the field of the answer that contains the model's name.
 fn surfaces() -> Vec<(&'static str, Value, &'static str)> {
     let said = json!([{"role": "user", "content": "Hello!"}]);
     vec![
@@ -134,7 +135,7 @@ fn each_surface_goes_to_the_model_that_it_names_and_answers_as_that_model_alone(
             answer
         });
         if answers[0].get("model").is_some() {
-            // The answer has the model's own name, even if the request used an alias.
+            // The answer contains the model's own name, even if the request used an alias.
             assert_eq!([&answers[0]["model"], &answers[1]["model"], &answers[2]["model"]], ["a", "a", "b"], "{path}");
         }
         for nobody in ["c", "../a", "/etc/passwd", "a/", "A"] {
@@ -148,7 +149,7 @@ fn each_surface_goes_to_the_model_that_it_names_and_answers_as_that_model_alone(
         assert_eq!(status, 400, "{path}: {answer}");
         assert!(answer["error"]["message"].as_str().unwrap().contains("a, b, vectors"), "{answer}");
     }
-    // The demo model has no fill-in-the-middle tokens.
+    // The demo model's vocabulary has no fill-in-the-middle tokens.
     assert_eq!(server.post("/infill", &json!({"model": "a", "input_prefix": "a", "input_suffix": "b"})).0, 501);
     let (status, vectors) = server.post("/v1/embeddings", &json!({"model": "vectors", "input": ["a", "b"]}));
     assert_eq!((status, vectors["data"].as_array().map(Vec::len)), (200, Some(2)), "{vectors}");
@@ -165,7 +166,7 @@ fn llama_servers_native_paths_take_the_model_from_the_query() {
     let server = Running::start(three(), same);
     assert_eq!(server.get("/props").1["role"], "router");
     assert_eq!(server.get("/slots").0, 400);
-    // Requests that only look at a model do not load it.
+    // Requests that only ask about a model do not load it.
     for path in ["/slots?model=a", "/metrics?model=a", "/props?model=a&autoload=false"] {
         let (status, answer) = server.get(path);
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("model_not_loaded")), "{path}");
@@ -246,7 +247,7 @@ fn models_are_listed_loaded_and_unloaded_as_by_llama_servers_router() {
         assert_eq!(server.post(path, &json!({})).0, 400, "which one?");
     }
 
-    // A model that cannot be loaded is an error only for requests that name it.
+    // If a model cannot be loaded, that is an error only for requests that name it.
     let asked = |name: &str| server.post("/v1/completions", &json!({"model": name, "prompt": "a", "max_tokens": 2}));
     let (status, error) = asked("broken");
     assert_eq!((status, &error["error"]["code"]), (500, &json!("model_not_loaded")), "{error}");
@@ -289,7 +290,7 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
     let answer: Value = response.body_mut().read_json().unwrap();
     assert_eq!(answer["choices"][0]["message"]["content"], text(&waited));
 
-    // Once the stream has begun, an error is sent as an event in the API's form.
+    // Once the stream has begun, an error is sent as an event, in the API's form.
     for (path, body, event) in [
         ("/v1/chat/completions", json!({"messages": said, "temperature": "hot"}), "data: {\"error\":"),
         ("/v1/completions", json!({"prompt": "a", "max_tokens": -5}), "data: {\"error\":"),
@@ -307,7 +308,7 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
         let mut response = server.raw(path, &body);
         let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
         let told = response.body_mut().read_to_string().unwrap();
-        // An unknown name is refused at once, before a stream begins.
+        // If the name is unknown, the request is refused at once, and no stream begins.
         if kind == "application/json" {
             assert!(told.contains("nobody"), "{told}");
             continue;
@@ -318,7 +319,7 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
 
 #[test]
 fn a_draft_model_of_the_file_drafts_and_the_text_is_the_one_without_it() {
-    // Flash attention is off, because it rounds differently for many tokens than for one.
+    // Flash attention is off, because with it the results for many tokens are rounded in another way than for one.
     let mut request = Request::new().n_ctx(256);
     request.params.flash_attn = FlashAttention::Off;
     (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
@@ -353,7 +354,7 @@ fn stored_responses_belong_to_the_server_and_outlive_their_model() {
     let url = format!("http://{}/v1/responses/{id}", server.address);
     assert_eq!(Running::agent().delete(&url).call().unwrap().status(), 200);
     assert_eq!(server.get(&format!("/v1/responses/{id}")).0, 404);
-    // The ids of texts are also unique within the server.
+    // The ids of texts too are unique within the server.
     let ids = ["a", "b", "a", "b"].map(|model| {
         server.post("/v1/completions", &json!({"model": model, "prompt": "a", "max_tokens": 1})).1["id"].to_string()
     });
@@ -380,7 +381,7 @@ fn a_text_that_runs_is_not_cut_off_by_an_unload_or_by_a_file_that_has_changed() 
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
     assert!(tokens(&rest) >= 199, "{}", tokens(&rest));
-    // The name now means the new specification.
+    // The name now belongs to the new specification.
     assert_eq!(server.post("/v1/completions", &json!({"model": "a", "prompt": "a", "max_tokens": 2})).0, 200);
     assert_eq!(server.get("/v1/models/a").1["meta"]["n_ctx"], 128);
     let status = server.pool.status();
@@ -394,7 +395,7 @@ fn a_model_that_only_finishes_its_texts_takes_no_name_from_the_one_that_replaces
     let held = server.pool.get("a").wait().unwrap();
     let other = spec("a").alias("gpt-4o").request(Request::new().n_ctx(128));
     server.pool.set_models(vec![other], Limits::default()).unwrap();
-    // Both models are listed, but only one of them has the names.
+    // Both models are listed, but only one of them has these names.
     let (_, listed) = server.get("/v1/models");
     let listed = listed["data"].as_array().unwrap();
     let named = |name: &str| {
@@ -407,7 +408,7 @@ fn a_model_that_only_finishes_its_texts_takes_no_name_from_the_one_that_replaces
     }
     let replaced = server.pool.status().into_iter().find(|model| model.is_replaced).unwrap();
     assert_eq!(server.get(&format!("/v1/models/{}", replaced.name.replace(' ', "%20"))).0, 404);
-    // It is still a pool of one model, which needs no name.
+    // The pool still has one model, so requests need no name.
     let (status, answer) = server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2}));
     assert_eq!((status, &answer["model"]), (200, &json!("a")), "{answer}");
     assert_eq!(server.get("/v1/models/gpt-4o").1["meta"]["n_ctx"], 128);

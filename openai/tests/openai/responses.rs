@@ -1,4 +1,5 @@
-//! OpenAI's Responses API over HTTP: requests as its clients send them, responses, events and errors.
+//! OpenAI's Responses API over HTTP: requests as OpenAI's clients send them, and the responses, events and errors in
+//! return.
 
 use std::io::{BufRead, BufReader};
 
@@ -10,13 +11,13 @@ use crate::server::{MODEL, Server};
 const DOCUMENT: &str = include_str!("../../../docs/responses.md");
 const PATH: &str = "/v1/responses";
 
-/// A template that shows roles, thoughts, calls and tools, and describes a call format.
+/// A template that shows roles, thoughts, calls and tools, and that describes a call format.
 const TEMPLATE: &str = "{% if tools %}{{ tools }}{# <tool_call> {\"name\" #}\n{% endif %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n\
     {% endfor %}{% if add_generation_prompt %}<assistant>{% if enable_thinking %}<think>{% endif %}{# </think> #}{% endif %}";
 
-/// A template that raises an error, which shows the conversation.
+/// A template that raises an error. The error's message contains the conversation.
 const SHOWS: &str = "{% if messages | length > 1 %}{{ raise_exception(messages | map(attribute='role') | join(',') ~ ' ' ~ \
     messages | map(attribute='content') | join('/') ~ ' ' ~ messages | map(attribute='reasoning_content', default='') | \
     join('/')) }}{% endif %}x";
@@ -50,7 +51,7 @@ fn respond(server: &Server, more: &Value) -> Value {
     response
 }
 
-/// The data of a stream's events. Checks that the events' names equal their types, and that their numbers count up.
+/// The data of a stream's events. Checks that each event's name is its type, and that the events' numbers count up.
 fn streamed(server: &Server, more: &Value) -> Vec<Value> {
     let mut body = asked(more);
     body["stream"] = true.into();
@@ -76,7 +77,7 @@ fn walk() -> Value {
         "properties": {"days": {"type": "integer", "minimum": 3, "maximum": 7}}, "required": ["days"]}})
 }
 
-/// The response without its own ids and times.
+/// The response without its ids and times, which differ each time.
 fn comparable(mut response: Value) -> Value {
     for name in ["id", "created_at", "completed_at"] {
         response[name].take();
@@ -195,13 +196,13 @@ fn items_are_shown_to_the_model_as_it_knows_them() {
     ]));
     assert!(said.contains("system,user,assistant,tool,assistant,tool,user S/A/B/C//D/E"), "{said}");
     assert!(said.contains("/hm/"), "{said}");
-    // A thought that the client has stored is read as the thought.
+    // If the client has stored a thought and sends it back, it is read as the thought.
     let kept = shown(json!([{"role": "user", "content": "A"}, thought(json!({"encrypted_content": "aG0="}))]));
     assert!(kept.contains("/hm"), "{kept}");
     let summed =
         shown(json!([{"role": "user", "content": "A"}, thought(json!({"summary": text("summary_text", "sum")}))]));
     assert!(summed.contains("/sum"), "{summed}");
-    // A developer is the system for a template that knows none.
+    // For a template without the role `developer`, a developer's message is the system's.
     let developed = shown(json!([{"role": "developer", "content": "D"}, {"role": "user", "content": "A"}]));
     assert!(developed.contains('D') && !developed.contains("developer"), "{developed}");
 }
@@ -323,7 +324,7 @@ fn each_field_of_the_table_is_done_or_ignored_or_refused_by_its_name() {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         for name in cells[1].split(", ").map(|name| name.trim_matches('`')) {
             seen += 1;
-            // No field accepts such a list, except those that are only repeated.
+            // No field accepts such a list, except for the fields that are only repeated.
             let (status, answer) = post(&server, &json!({"max_output_tokens": 1, name: [{"a": 3}]}));
             let param = answer["error"]["param"].as_str().unwrap_or_default();
             match cells[2].split(':').next().unwrap() {

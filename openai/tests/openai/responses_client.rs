@@ -1,5 +1,5 @@
-//! `Endpoint::responses`: conversations over OpenAI's Responses API, against our own server and against servers that
-//! answer otherwise.
+//! `Endpoint::responses`: conversations over OpenAI's Responses API, with our own server and with servers that answer
+//! in other ways.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ struct Recipe {
     minutes: u8,
 }
 
-/// A template that shows thoughts, calls and tools, and describes a call format.
+/// A template that shows thoughts, calls and tools, and that describes a call format.
 const TEMPLATE: &str = "{% if tools %}{{ tools }}{# <tool_call> {\"name\" #}\n{% endif %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n\
@@ -83,14 +83,14 @@ fn a_tool_is_called_and_its_result_and_the_thought_before_it_go_back() -> Outcom
     let (reply, with_result) = forced.answer()?.finish()?;
     assert!(reply.tool_calls.is_empty() || !reply.content.is_empty(), "the model is free again: {reply:?}");
     assert!(with_result.prompt_tokens > statistics.prompt_tokens, "{with_result:?}");
-    // The same conversation over the other API has the same prompt.
+    // The same conversation has the same prompt in the other API.
     let (_, over_chat) = {
         let mut other = Endpoint::new(server.url("/v1")).chat()?.tools([walk()]);
         *other.messages_mut() = forced.messages()[..5].to_vec();
         other.with(|generate| generate.temp(0.0).max_tokens(1)).answer()?.finish()?
     };
     assert_eq!(over_chat.prompt_tokens, with_result.prompt_tokens);
-    // An answer that is a value of a type calls no tool, but its prompt still shows the tools.
+    // If an answer must be a value of a type, it calls no tool, but its prompt still shows the tools.
     for choice in [ToolChoice::None, ToolChoice::Function("walk".into()), ToolChoice::OneOf(vec!["walk".into()])] {
         let mut chat = chat.clone().tool_choice(choice.clone());
         chat.say_as::<Recipe>("A recipe.")?;
@@ -127,7 +127,8 @@ fn refusals_and_inexpressible_requests_are_typed() -> Outcome {
     Ok(())
 }
 
-/// A server that answers with these lines. Returns its address and the bodies that it has received.
+/// A server that answers with these lines. Returns the server's address, and the bodies of the requests that it has
+/// received.
 fn scripted(lines: &'static [&'static str]) -> (SocketAddr, Arc<Mutex<Vec<Value>>>) {
     let received = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&received);

@@ -1,4 +1,4 @@
-//! A server of the demo model in this process.
+//! A server of the demo model, in this process.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Server {
         ureq::get(self.url(path)).call().unwrap().body_mut().read_json().unwrap()
     }
 
-    /// Waits until no request runs or waits.
+    /// Waits until no request is running or waiting.
     #[track_caller]
     pub(crate) fn until_idle(&self) {
         for _ in 0..12_000 {

@@ -1,18 +1,18 @@
-//! Random requests of the other APIs, as data. Each is answered or refused.
+//! Random requests of the other APIs, without HTTP. Each of them is either answered or refused.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::api::{any_json, api, one_of};
 
-/// Names of fields in all APIs, and words that the fields may contain.
+/// Names of fields in all APIs, and words that may occur in the fields.
 const NAMES: &str = "type role content text input output id name call_id arguments tool_use_id signature thinking source \
     data format schema summary function encrypted_content refusal";
 const FIELDS: &str = "messages system tools tool_choice thinking output_config stop_sequences metadata max_tokens stream \
     temperature chat_template_kwargs container model input instructions text reasoning include previous_response_id \
     store top_logprobs";
 
-/// A value with names of the APIs.
+/// A value in which names from the APIs occur.
 fn any_field() -> impl Strategy<Value = Value> {
     let words = one_of(
         "text user assistant system message tool_use tool_result thinking document function auto any tool \

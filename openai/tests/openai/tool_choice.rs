@@ -1,11 +1,12 @@
-//! `tool_choice` in the three APIs. The prompt shows the same tools for every choice, so that the cache holds it.
+//! `tool_choice` in the three APIs. For every choice, the prompt shows the same tools, so that it is found in the
+//! cache.
 
 use autoplace::chat::ChatTemplate;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
 
-/// A template that shows no tools, and one that shows them and describes a call format.
+/// A template that shows no tools, and a template that shows tools and describes a call format.
 const TEXTS: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
 const HERMES: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
 /// A call in the model's format.
@@ -67,7 +68,7 @@ impl Surface {
         body
     }
 
-    /// The number of prompt tokens, and the number of those that came from the cache.
+    /// How many tokens the prompt has, and how many of these came from the cache.
     fn used(self, answer: &Value) -> (u64, u64) {
         let of =
             |path: &str| answer.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {answer}"));
@@ -133,7 +134,7 @@ fn a_call_that_is_written_although_none_may_be_is_the_answer_s_text() {
     let server = server(HERMES);
     for surface in Surface::ALL {
         let mut body = surface.asked(&json!("none"), 200);
-        // The grammar makes the model write exactly this.
+        // With this grammar, the model can write only this call.
         body["grammar"] = format!("root ::= {}", serde_json::to_string(CALL).unwrap()).into();
         let answer = server.post(surface.path(), &body);
         let (text, finish, others) = match surface {
@@ -161,8 +162,8 @@ fn only_allowed_tools_are_called() {
         };
         assert_eq!(name, "run", "{surface:?}: {answer}");
     }
-    // With a requested form, the answer is a call of an allowed tool or a text of the form; with `none`, only a text of
-    // the form.
+    // If a form is requested, the answer is either a call of an allowed tool or a text of the form. With `none`, it is
+    // always a text of the form.
     let form = json!({"type": "json_schema", "json_schema": {"name": "f", "schema": {"const": 3}}});
     let mut body = Surface::Chat.asked(&json!("none"), 100);
     body["response_format"] = form;

@@ -1,4 +1,4 @@
-//! Tools, messages and parts over HTTP: the template's input, the constraints of calls, and the effects of limits.
+//! Tools, messages and parts over HTTP: what the template gets, how calls are constrained, and what limits do.
 
 use std::io::{BufRead, BufReader};
 
@@ -9,7 +9,7 @@ use crate::server::Server;
 
 /// A template that shows no tools.
 const TEXTS: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
-/// Templates that show tools and describe a call format.
+/// Templates that show tools, and that describe a call format.
 const HERMES: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
 const GLM: &str = "{{ tools }}{# <tool_call>f<arg_key>a</arg_key> #}{{ messages[-1].content }}";
 
@@ -32,14 +32,14 @@ fn asked(more: &Value) -> Value {
     body
 }
 
-/// The status and body of the answer.
+/// The status of the answer, and its body.
 fn post(server: &Server, body: &Value) -> (u16, Value) {
     let request = ureq::post(server.url(PATH)).config().http_status_as_error(false).build();
     let mut response = request.send_json(body).unwrap();
     (response.status().as_u16(), response.body_mut().read_json().unwrap())
 }
 
-/// The content, the first call's arguments, and the finish reason of a stream.
+/// The content of a stream, the arguments of its first call, and its finish reason.
 fn streamed(server: &Server, body: &Value) -> (String, String, String) {
     let mut body = body.clone();
     body["stream"] = true.into();
@@ -184,7 +184,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
     assert_eq!((status, &error["param"]), (400, &json!("tools[1].function.parameters")), "{answer}");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("anyOf") && message.contains("`required`"), "{message}");
-    // A forced call is constrained anyway, and so is a JSON format.
+    // A call that is required is constrained anyway, and so is a JSON format.
     let forced = asked(&json!({"tools": [walk(), either], "tool_choice": "required"}));
     let hermes = server(HERMES);
     for (server, body) in [(&glm, forced), (&hermes, asked(&json!({"tools": [walk(), either]})))] {
@@ -198,7 +198,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
         let place = json!("tools[0].function.parameters.properties.p");
         assert_eq!((status, &answer["error"]["param"]), (400, &place), "{answer}");
     }
-    // If only a tool is constrained, text remains free.
+    // If the constraint concerns only a tool, text remains free.
     let mut held = walk();
     held["function"]["strict"] = true.into();
     let (status, answer) = post(&glm, &asked(&json!({"tools": [held], "max_tokens": 20})));

@@ -1,5 +1,5 @@
-//! Other requests of llama-server's clients than those for answers: for tokens, prompts, facts about the server, and
-//! its metrics.
+//! The other requests that llama-server's clients send, besides those for answers: for tokens, for prompts, for facts
+//! about the server, and for its metrics.
 
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
@@ -32,7 +32,7 @@ fn a_text_becomes_tokens_and_tokens_become_the_text() {
     for said in ["And it came to pass", "", "\u{e4}\u{1f600} \n\t", "<|im_start|>user"] {
         let tokens = server.post("/tokenize", &json!({"content": said}))["tokens"].clone();
         let text = server.post("/detokenize", &json!({"tokens": tokens}))["content"].clone();
-        // This vocabulary puts a space before a text.
+        // This vocabulary puts a space before each text.
         let text = text.as_str().unwrap();
         assert_eq!(text.strip_prefix(' ').unwrap_or(text), said, "{tokens}");
         let pieces = server.post("/tokenize", &json!({"content": said, "with_pieces": true}))["tokens"].clone();

@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use crate::texts::QUESTIONS;
 
-/// A conversation, and the control token that one of its messages contains, if any.
+/// A conversation. If one of its messages contains a control token, that token too.
 pub(crate) struct Conversation {
     pub(crate) messages: Vec<Value>,
-    /// The text of the control token.
+    /// The text of that control token.
     pub(crate) control_tokens: Option<&'static str>,
 }
 
-/// The same conversations in every run.
+/// The conversations, which are the same in every run.
 pub(crate) fn conversations() -> Vec<Conversation> {
     let mut all = Vec::new();
     let mut add = |messages: Value| {
@@ -22,7 +22,7 @@ pub(crate) fn conversations() -> Vec<Conversation> {
         add(json!([{"role": "user", "content": question}]));
         add(json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]));
     }
-    // Several turns: each adds a question.
+    // Conversations with several turns: in each, one more question is added.
     for turns in 1..6 {
         let mut messages = Vec::new();
         for (turn, question) in QUESTIONS.iter().take(turns).enumerate() {
@@ -70,7 +70,7 @@ pub(crate) fn conversations() -> Vec<Conversation> {
             {"role": "user", "content": text}, {"role": "assistant", "content": text}, {"role": "user", "content": text}
         ]));
     }
-    // Contents in parts, as from OpenAI's clients.
+    // Contents that are lists of parts, as OpenAI's clients send them.
     add(json!([{"role": "user", "content": [{"type": "text", "text": "In one part."}]}]));
     add(
         json!([{"role": "user", "content": [{"type": "text", "text": "In two "}, {"type": "text", "text": "parts."}]}]),

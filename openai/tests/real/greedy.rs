@@ -14,7 +14,7 @@ use crate::tools::{LlamaServer, output};
 /// Maximum tokens of each text.
 const TOKENS: usize = 48;
 
-/// The context of both sides.
+/// The context length for both sides.
 const N_CTX: u32 = 4096;
 
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
@@ -52,7 +52,7 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// Some texts from llama-completion, which loads the model for each.
+/// Some of the texts, from llama-completion. The program loads the model for each text.
 fn by_llama_completion(setting: &Setting) -> Outcome<Row> {
     let model = setting.load(N_CTX)?;
     let (tokens, context, threads) = (TOKENS.to_string(), N_CTX.to_string(), THREADS.to_string());
@@ -63,7 +63,7 @@ fn by_llama_completion(setting: &Setting) -> Outcome<Row> {
         let arguments = ["-p", prompt, "-n", &tokens, "-c", &context, "-t", &threads, "--temp", "0"];
         let arguments = [&arguments[..], &["-no-cnv", "--no-display-prompt", "--no-escape"]].concat();
         let (printed, _) = output(setting, "llama-completion", &arguments)?.ok_or("llama-completion is not there")?;
-        // The program's mark of the end is not part of the text.
+        // The program prints a mark at the end, which is not part of the text.
         let theirs = printed.trim_end().trim_end_matches("[end of text]");
         if ours.trim_end() != theirs.trim_end() {
             differ.push(format!("{prompt:?}: {ours:?} here, {printed:?} there"));
@@ -87,12 +87,12 @@ fn prompts(model: &Model, setting: &Setting) -> Outcome<Vec<Vec<i32>>> {
     Ok(prompts)
 }
 
-/// The likeliest tokens of a text, up to its end.
+/// The likeliest tokens one after the other, up to the end of the text.
 pub(crate) fn greedy(model: &Model, generate: GenerateRequest) -> Outcome<Vec<i32>> {
     tokens(model, generate.temp(0.0))
 }
 
-/// The tokens of a text, up to its end.
+/// The tokens of a text, up to the text's end.
 pub(crate) fn tokens(model: &Model, generate: GenerateRequest) -> Outcome<Vec<i32>> {
     let mut session = model.session()?;
     let sequence = session.begin(generate)?;
@@ -114,7 +114,7 @@ fn by_llama_server(server: &LlamaServer, prompt: &[i32]) -> Outcome<Vec<i32>> {
     });
     let answer: Value = server.ask("/completion", &body)?;
     let mut tokens: Vec<i32> = serde_json::from_value(answer["tokens"].clone())?;
-    // The server lists the token that ended the text.
+    // The server's list includes the token that ended the text.
     if answer["stop_type"] == "eos" && answer["tokens_predicted"] == tokens.len() {
         tokens.pop();
     }

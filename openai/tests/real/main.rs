@@ -2,8 +2,9 @@
 //! perplexity, forced calls, schemas, speed, and predicted speed.
 //!
 //! In: model files, and llama.cpp's own programs from the same source, which `cargo xtask real` fetches and compiles.
-//! Out: a table, and a failure if a column differs. Without the programs (the step `real` of `cargo xtask test`), texts
-//! are compared with libllama's own API and renderings with recorded ones, and fewer texts are generated.
+//! Out: a table, and a failure if a column differs. Without these programs (the step `real` of `cargo xtask test`),
+//! fewer texts are generated. They are compared with libllama's own API, and renderings are compared with recorded
+//! ones.
 //!
 //! | variable | |
 //! |---|---|
@@ -38,7 +39,7 @@ use setting::Setting;
 /// One kind of comparison, with a row for each compared item.
 type Check = fn(&Setting) -> Outcome<Vec<Row>>;
 
-/// The checks by name, in order.
+/// The checks in order, each with its name.
 const CHECKS: [(&str, Check); 10] = [
     ("tokens", tokens::check),
     ("templates", templates::check),
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
     let mut rows = Vec::new();
     for setting in &settings {
         for (name, check) in CHECKS.iter().filter(|(name, _)| is_wanted(name)) {
-            // A check that could not run makes a failed row, and the other checks still run.
+            // If a check could not run, it counts as a failed row, and the other checks still run.
             let made =
                 check(setting).unwrap_or_else(|error| vec![Row::new("could not be made").fails(error.to_string())]);
             for row in made {

@@ -11,11 +11,13 @@ use crate::tools::output;
 /// The text: our own documentation.
 const TEXT: &str = concat!(include_str!("../../../docs/using.md"), include_str!("../../../docs/cli.md"));
 
-/// Tokens of a chunk. Only tokens in its second half count (llama.cpp, tools/perplexity/perplexity.cpp).
+/// Number of tokens in a chunk. Only the tokens in a chunk's second half count (llama.cpp,
+/// tools/perplexity/perplexity.cpp).
 const CHUNK: usize = 512;
 
-/// Allowed relative differences. libllama computes the same tokens in the same order here. llama-perplexity computes
-/// each chunk at once, which llama.cpp's matrix products round differently: 0.8 % was measured on SmolLM2 in Q4_1.
+/// How much the results may differ, as a share. libllama computes the same tokens in the same order here.
+/// llama-perplexity computes each chunk at once, and then llama.cpp's matrix products are rounded in another way: a
+/// difference of 0.8 % was measured on SmolLM2 in Q4_1.
 const SAME_ORDER: f64 = 1e-4;
 const AT_ONCE: f64 = 0.02;
 
@@ -33,8 +35,8 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(vec![if is_near { row } else { row.fails(format!("{ours} here, {theirs} there")) }])
 }
 
-/// Our perplexity. The generation is forced to choose each token of the text, and reports the token's probability. Also
-/// returns the computed chunks.
+/// The perplexity that our generation reports. The generation is forced to choose each token of the text, and reports
+/// the token's probability. Also returns the chunks that were computed.
 fn ours(setting: &Setting, chunks: usize) -> Outcome<(f64, Vec<Vec<i32>>)> {
     let model = setting.load(2 * CHUNK as u32)?;
     let vocab = model.native()?.vocab();
@@ -91,7 +93,7 @@ fn by_llama_perplexity(setting: &Setting, chunks: usize) -> Outcome<Option<f64>>
     Ok(Some(estimate.parse()?))
 }
 
-/// The perplexity through libllama's API: half a chunk at once, then token by token.
+/// The perplexity with libllama's API. Half of each chunk is computed at once, and the rest token by token.
 fn by_libllama(setting: &Setting, chunks: &[Vec<i32>]) -> Outcome<f64> {
     let mut plain = Plain::load(&setting.path, 2 * CHUNK as u32)?;
     let mut losses = Vec::new();

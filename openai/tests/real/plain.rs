@@ -1,4 +1,4 @@
-//! A peer that uses only libllama's C API, for runs without llama.cpp's programs.
+//! The other side of the comparison, with nothing but libllama's C API. It is for runs without llama.cpp's programs.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -15,11 +15,12 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Loads on the host with llama.cpp's defaults. An earlier load of ours has initialised the backend.
+    /// Loads on the host with llama.cpp's defaults. The backend is already initialised, because we have loaded a model
+    /// before.
     pub(crate) fn load(path: &Path, n_ctx: u32) -> Outcome<Self> {
         let file = CString::new(path.to_str().ok_or("the path is not valid text")?)?;
-        // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with
-        // plain numbers changed.
+        // SAFETY: the backend is initialised, and the path is NUL-terminated. The parameters are llama.cpp's defaults,
+        // in which only plain numbers were changed.
         unsafe {
             let mut params = raw::llama_model_default_params();
             params.n_gpu_layers = 0;
@@ -48,7 +49,7 @@ impl Plain {
     /// The tokens of a text.
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Outcome<Vec<i32>> {
         let mut tokens = vec![0; text.len() + 8];
-        // SAFETY: the vocabulary lives; both buffers are as long as said.
+        // SAFETY: the vocabulary lives, and both buffers have the lengths that are passed.
         let count = unsafe {
             raw::llama_tokenize(
                 self.vocab(),
@@ -64,7 +65,7 @@ impl Plain {
         Ok(tokens)
     }
 
-    /// The greedy tokens after a prompt, up to the text's end.
+    /// The tokens that follow a prompt if the likeliest is always chosen, up to the end of the text.
     pub(crate) fn greedy(&mut self, prompt: &[i32], n: usize) -> Outcome<Vec<i32>> {
         self.clear();
         let mut logits = self.decode(prompt)?;
@@ -87,11 +88,11 @@ impl Plain {
         unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context), true) };
     }
 
-    /// Computes further tokens. Returns the logits after the last one.
+    /// Computes more tokens. Returns the logits that follow the last of them.
     pub(crate) fn decode(&mut self, tokens: &[i32]) -> Outcome<Vec<f32>> {
         let mut tokens = tokens.to_vec();
         // SAFETY: the context and its vocabulary live; the list lives as long as the batch. The batch requests the
-        // logits of the last token, which are `n_vocab` numbers and live until the next call.
+        // logits of the last token. These are `n_vocab` numbers, and they live until the next call.
         unsafe {
             let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32);
             let status = raw::llama_decode(self.context, batch);
@@ -104,7 +105,7 @@ impl Plain {
     }
 }
 
-/// The first of the likeliest tokens, as in llama.cpp's greedy sampler.
+/// If several tokens are the likeliest, the first of them, as in llama.cpp's greedy sampler.
 fn likeliest(logits: &[f32]) -> i32 {
     let mut best = 0;
     for (token, logit) in logits.iter().enumerate() {
@@ -117,7 +118,7 @@ fn likeliest(logits: &[f32]) -> i32 {
 
 impl Drop for Plain {
     fn drop(&mut self) {
-        // SAFETY: both were created by `load` and are freed once, the context first, which may be null.
+        // SAFETY: `load` created both, and they are freed once. The context is freed first, and may be null.
         unsafe {
             if !self.context.is_null() {
                 raw::llama_free(self.context);

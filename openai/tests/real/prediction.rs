@@ -1,9 +1,9 @@
-//! Compares predicted speeds with llama-bench's. The predictions are those of a second load, after a first load beside
-//! two busy processes. They are made on all processors, and inside half a core (Linux, with the rights to make a
-//! control group).
+//! Compares predicted speeds with those that llama-bench measures. The predictions are those of a second load. The
+//! first load ran at the same time as two busy processes. The predictions are made with all processors, and again in a
+//! control group with the time of half a core (Linux, if the process may make such a group).
 //!
-//! Each load runs in its own process, with a fresh cache folder, so that nothing is known before the first load. The
-//! ratios are not asserted, because they are meaningful only on a quiet machine.
+//! Each load runs in its own process, and begins with an empty cache folder, so that nothing is known before the first
+//! load. The ratios are not asserted, because they are meaningful only on a quiet machine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,44 +19,44 @@ use tempfile::TempDir;
 use crate::rows::{Outcome, Row};
 use crate::setting::Setting;
 
-/// The environment variable that makes a process of this program do something other than the checks: `busy` or
-/// `predict`.
+/// An environment variable. A process of this program that has it does not run the checks, but plays the role that the
+/// variable names: `busy` or `predict`.
 const ROLE: &str = "AUTOPLACE_REAL_ROLE";
 
 const PROMPT: u32 = 512;
-/// The depths at which speeds are compared. Inside half a core there are fewer, because 4,096 tokens before a measured
-/// one would take minutes.
+/// The depths at which speeds are compared. In the control group there are fewer depths, because it would take minutes
+/// to compute 4,096 tokens before the measured one.
 const DEPTHS: [u32; 4] = [64, 512, 2048, 4096];
 const DEPTHS_OF_HALF: [u32; 3] = [64, 512, 2048];
 
-/// Number of tokens to generate at each depth. They take several periods of a quota.
+/// How many tokens are generated at each depth. Generating them takes several periods of the group's quota.
 const TOKENS: u32 = 32;
-/// Number of measurements of each speed.
+/// How often each speed is measured.
 const ROUNDS: u32 = 3;
 
-/// The targets: the ratio of a predicted to a measured speed shall differ from 1 by at most this.
+/// The targets: a predicted speed divided by the measured speed may differ from 1 by at most this.
 const GENERATION: f64 = 0.15;
 const PROMPTS: f64 = 0.20;
 
-/// Time after which `/proc/pressure/cpu`, an average over ten seconds, no longer contains the busy processes.
+/// `/proc/pressure/cpu` is an average over ten seconds. After this time it no longer contains the busy processes.
 const FORGET: Duration = Duration::from_secs(30);
 
-/// The quota of half a core, in microseconds of each tenth of a second.
+/// The quota for half a core: this many microseconds in each tenth of a second.
 const HALF_A_CORE: u32 = 50_000;
 
-/// Runs the role of this process, if it has one.
+/// If this process has a role, plays it.
 pub(crate) fn role() -> Option<Outcome<()>> {
     let role = env::var(ROLE).ok()?;
     let path = PathBuf::from(env::args_os().nth(1).unwrap_or_default());
     Some(if role == "busy" { be_busy() } else { predict(&path) })
 }
 
-/// Compares predictions on all processors.
+/// Compares predictions that are made with all processors.
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     compare(setting, None, &DEPTHS)
 }
 
-/// Compares predictions inside half a core.
+/// Compares predictions in a control group that is limited to the time of half a core.
 pub(crate) fn half_a_core(setting: &Setting) -> Outcome<Vec<Row>> {
     if setting.tool("llama-bench").is_none() {
         return Ok(Vec::new());
@@ -67,7 +67,8 @@ pub(crate) fn half_a_core(setting: &Setting) -> Outcome<Vec<Row>> {
     compare(setting, Some(&group), &DEPTHS_OF_HALF)
 }
 
-/// Loads beside two busy processes, then alone, and compares the predictions of the second load with llama-bench.
+/// Loads the model while two busy processes run, then loads it again alone. Compares the predictions of the second load
+/// with llama-bench.
 fn compare(setting: &Setting, group: Option<&Group>, depths: &[u32]) -> Outcome<Vec<Row>> {
     let Some(bench) = setting.tool("llama-bench") else { return Ok(Vec::new()) };
     let cache = tempfile::tempdir()?;
@@ -118,7 +119,7 @@ fn number(of: &Value, name: &str) -> Outcome<f64> {
     of[name].as_f64().ok_or_else(|| format!("llama-bench has no {name}").into())
 }
 
-/// The predictions of a load in its own process.
+/// The predictions of a load that runs in its own process.
 fn load(path: &Path, group: Option<&Group>, cache: &TempDir) -> Outcome<Value> {
     let mut command = within(group, &env::current_exe()?);
     command.arg(path).env(ROLE, "predict").env("XDG_CACHE_HOME", cache.path()).env("HOME", cache.path());
@@ -145,7 +146,7 @@ fn predict(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The role `busy`: computes until the checks end it, or until the checks' process has ended.
+/// The role `busy`: computes until the checks end this process, or until their process has ended.
 fn be_busy() -> Outcome<()> {
     thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -157,7 +158,7 @@ fn be_busy() -> Outcome<()> {
     }
 }
 
-/// A busy process, which ends when this is dropped.
+/// A busy process. It ends when this value is dropped.
 struct Busy(Child);
 
 impl Busy {
@@ -184,7 +185,7 @@ fn output(command: &mut Command) -> Outcome<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A command that starts a program inside a group.
+/// A command that starts a program, inside a group if there is one.
 fn within(group: Option<&Group>, program: &Path) -> Command {
     let Some(group) = group else { return Command::new(program) };
     let mut command = Command::new("sh");
@@ -192,12 +193,12 @@ fn within(group: Option<&Group>, program: &Path) -> Command {
     command
 }
 
-/// A control group of Linux with a limit on processor time. It is removed when this is dropped.
+/// A control group of Linux that limits processor time. It is removed when this is dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes a group inside this process's own, with a quota in microseconds of each tenth of a second. `None` if no
-    /// group can be made, as in most containers or without the rights.
+    /// Makes a group inside the group of this process. The quota is in microseconds for each tenth of a second. `None`
+    /// if no group can be made, as in most containers, or because the process lacks the rights.
     fn new(quota_us: u32) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let version_1 = |mount: &'static str| (mount, "cpu.cfs_quota_us", quota_us.to_string());
@@ -210,7 +211,7 @@ impl Group {
             let inside = own.lines().find_map(|line| Some(line.split_once(of)?.1.trim_start_matches('/')))?;
             let folder = Path::new(mount).join(inside).join(format!("autoplace-real-{}", process::id()));
             fs::create_dir(&folder).ok()?;
-            // If this fails, dropping `made` removes the folder.
+            // If this fails, `made` is dropped, and the folder is removed.
             let made = Self(folder);
             let file = made.0.join(file);
             (file.exists() && fs::write(file, quota).is_ok()).then_some(made)

@@ -1,4 +1,4 @@
-//! The final table, on stdout and in a file.
+//! The table that is printed at the end and can be written to a file.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -8,7 +8,8 @@ use crate::rows::Row;
 /// Maximum number of differences that are printed for a row.
 const SHOWN: usize = 5;
 
-/// Prints the table and the differences, writes the table to a file if requested, and returns success if all is equal.
+/// Prints the table and the differences. Writes the table to a file if requested. Returns success if there are no
+/// differences.
 pub(crate) fn finish(rows: &[Row]) -> ExitCode {
     let table = table(rows);
     println!("\n{table}");

@@ -1,16 +1,16 @@
-//! The rows of the table: a comparison, and its differences.
+//! The rows of the table. Each is a comparison with its differences.
 
 /// A check's result, or the reason why it could not run.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// A comparison of one kind on one model.
+/// One kind of comparison, for one model.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Row {
     pub(crate) check: String,
     pub(crate) model: String,
-    /// The compared items.
+    /// What was compared.
     pub(crate) what: String,
-    /// The result, in figures.
+    /// The result in numbers.
     pub(crate) result: String,
     /// Every difference.
     pub(crate) failures: Vec<String>,
@@ -21,7 +21,7 @@ impl Row {
         Self { what: what.into(), ..Self::default() }
     }
 
-    /// Sets the check and the model.
+    /// Sets the names of the check and of the model.
     pub(crate) fn check(mut self, check: &str, model: &str) -> Self {
         check.clone_into(&mut self.check);
         model.clone_into(&mut self.model);
@@ -33,13 +33,13 @@ impl Row {
         self
     }
 
-    /// Adds a difference.
+    /// Adds one difference.
     pub(crate) fn fails(mut self, failure: impl Into<String>) -> Self {
         self.failures.push(failure.into());
         self
     }
 
-    /// A row for this many cases with these differences.
+    /// A row for a comparison of this many cases, with the differences that were found.
     pub(crate) fn compared(what: impl Into<String>, cases: usize, failures: Vec<String>) -> Self {
         let result = format!("{cases} compared, {} differ", failures.len());
         Self { failures, ..Self::new(what).result(result) }

@@ -1,4 +1,4 @@
-//! The sides of a comparison: a model, and its peers.
+//! The two sides of a comparison: a model, and the programs that it is compared with.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,16 @@ use autoplace::gguf::Header;
 
 use crate::rows::Outcome;
 
-/// Number of threads of both sides. It must be equal, because it decides the rounding of sums and the speed.
+/// The number of threads that both sides use. It must be the same on both sides, because it affects how sums are
+/// rounded, and the speed.
 pub(crate) const THREADS: u32 = 2;
 
-/// One model with its peers.
+/// One model, and what it is compared with.
 pub(crate) struct Setting {
     pub(crate) path: PathBuf,
     /// The file's name without its extension.
     pub(crate) name: String,
-    /// The folder with llama.cpp's programs. Without it, libllama's API is the peer.
+    /// The folder with llama.cpp's programs. Without it, the model is compared with libllama's API.
     pub(crate) tools: Option<PathBuf>,
     /// A Python with transformers.
     pub(crate) python: Option<PathBuf>,
@@ -25,7 +26,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// A setting for each model in the environment.
+    /// One setting for each model that the environment names.
     pub(crate) fn of_environment() -> Outcome<Vec<Self>> {
         let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let (tools, python) = (folder("AUTOPLACE_REAL_TOOLS"), folder("AUTOPLACE_REAL_PYTHON"));
@@ -42,7 +43,7 @@ impl Setting {
         models.map(setting).collect()
     }
 
-    /// Whether everything is compared, or only the part for the CI.
+    /// Whether everything is compared, or only the part that the CI runs.
     pub(crate) fn is_whole(&self) -> bool {
         self.tools.is_some()
     }
@@ -53,7 +54,7 @@ impl Setting {
         self.tools.as_deref().map(|folder: &Path| folder.join(file))
     }
 
-    /// The model's own template, or for a base model without a template its family's.
+    /// The model's own template. For a base model without a template, that of its family.
     pub(crate) fn template(&self) -> Outcome<ChatTemplate> {
         let header = Header::open(&self.path)?;
         match ChatTemplate::from_header(&header) {

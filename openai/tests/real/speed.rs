@@ -1,5 +1,5 @@
-//! Tokens per second, compared with llama-bench in turns, with the same number of threads. The ratio is not asserted,
-//! because it is meaningful only on a quiet machine.
+//! Tokens per second. We and llama-bench are measured in turn, with the same number of threads. The ratio is not
+//! asserted, because it is meaningful only on a quiet machine.
 
 use autoplace::Model;
 use autoplace::generate::Prompt;
@@ -9,14 +9,14 @@ use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 use crate::tools::output;
 
-/// Tokens of the prompt, and of the generated text.
+/// The number of tokens in the prompt, and in the generated text.
 const PROMPT: usize = 512;
 const GENERATED: usize = 128;
 
-/// Number of rounds. Each has one measurement of both sides.
+/// Number of rounds. In each round both sides are measured once.
 const ROUNDS: usize = 3;
 
-/// Tokens per second of prompt and generation.
+/// Tokens per second, for the prompt and for the generation.
 #[derive(Default)]
 struct Speeds {
     prompt: Vec<f64>,
@@ -48,7 +48,7 @@ fn measure_ours(setting: &Setting, speeds: &mut Speeds) -> Outcome<()> {
     let mut tokens = model.tokenize(Prompt::text(include_str!("../../../docs/using.md")))?;
     tokens.truncate(PROMPT);
     for (prompt, generated) in [(&tokens[..], 1), (&tokens[..1], GENERATED)] {
-        // The text is generated twice. The first run is a warm-up, which llama-bench leaves out too.
+        // The text is generated twice. The first time is a warm-up, which llama-bench does not count either.
         let mut statistics = None;
         for _ in 0..2 {
             let mut stream = model.generate(prompt).temp(0.0).ignore_eos().max_tokens(generated).stream()?;

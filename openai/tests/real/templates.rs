@@ -1,4 +1,4 @@
-//! Renderings of the model's own template compared with transformers' and llama-server's.
+//! Renderings of the model's own template, compared with those of transformers and llama-server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::rows::{Outcome, Row};
 use crate::setting::Setting;
 use crate::tools::LlamaServer;
 
-/// Renders requests with transformers, one line of JSON each.
+/// A script that renders requests with transformers. Each request is a line of JSON.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../xtask/templates/render.py");
 
-/// transformers' renderings of the conversations for each model, which `cargo xtask real --write` records.
+/// For each model, transformers' renderings of the conversations. `cargo xtask real --write` records them.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/templates.json");
 
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
@@ -42,7 +42,7 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// Our rendering; `None` if the template refuses.
+/// Our rendering; `None` if the template refuses the conversation.
 fn rendered(template: &ChatTemplate, messages: &[Value]) -> Option<String> {
     let conversation = Conversation::from_json(messages.to_vec()).add_generation_prompt(true);
     template.render(&conversation).ok().map(autoplace::chat::Rendered::into_string)
@@ -88,7 +88,7 @@ fn by_transformers(
     Ok(rendered)
 }
 
-/// Hexadecimal hashes (XXH3); null for refusals.
+/// Hashes (XXH3) in hexadecimal; null for a conversation that was refused.
 fn hashes(rendered: &[Option<String>]) -> Vec<Value> {
     let hash = |text: &String| json!(format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes())));
     rendered.iter().map(|text| text.as_ref().map_or(Value::Null, hash)).collect()
@@ -124,9 +124,10 @@ fn beside_the_record(setting: &Setting, all: &[Vec<Value>], ours: &[Option<Strin
     Ok(Row::compared(what, all.len(), differ.collect()))
 }
 
-/// Leaves out two kinds of conversations: llama-server continues an assistant's last message, and joins a message's
-/// parts before the template sees them (common/chat.cpp, `concat_content_parts`). It also removes the BOS token at the
-/// beginning, which its tokenizer adds again.
+/// Compares our renderings with llama-server's. Two kinds of conversations are left out: llama-server continues an
+/// assistant's last message, and it joins a message's parts before the template sees them (common/chat.cpp,
+/// `concat_content_parts`). llama-server also removes the BOS token at the beginning, because its tokenizer adds it
+/// again.
 fn beside_llama_server(server: &LlamaServer, all: &[Vec<Value>], ours: &[Option<String>]) -> Outcome<Row> {
     let without_bos = |text: &str| text.strip_prefix("<bos>").unwrap_or(text).to_owned();
     let (mut differ, mut compared) = (Vec::new(), 0);

@@ -21,8 +21,9 @@ impl Random {
     }
 }
 
-/// The first code points of the blocks of 128 characters that the texts use: all blocks of the text planes except
-/// ideographs and Hangul syllables, some blocks of these, and the last blocks of the other planes.
+/// The texts use blocks of 128 characters; these are the first code points of the blocks. In the text planes all blocks
+/// are used, but only some of those with ideographs and Hangul syllables. Of each other plane only the last blocks are
+/// used.
 fn blocks() -> Vec<u32> {
     let scripts = [0..0x3400, 0xA000..0xAC00, 0xE000..0x1_7000, 0x1_8B00..0x2_0000];
     let ideographs = [0x3400..0xA000, 0xAC00..0xD800, 0x1_7000..0x1_8B00, 0x2_0000..0x3_2400];
@@ -32,7 +33,7 @@ fn blocks() -> Vec<u32> {
     blocks
 }
 
-/// Pieces that tokenizers split differently.
+/// Pieces of text that tokenizers split in different ways.
 const PIECES: &[&str] = &[
     " ",
     "  ",
@@ -118,14 +119,15 @@ const PIECES: &[&str] = &[
     "\u{e000}",
 ];
 
-/// Makes `count` texts. `controls` are the texts of the model's control tokens; every third mixed text contains some.
+/// Makes `count` texts. `controls` are the texts of the model's control tokens. Every third mixed text contains some of
+/// them.
 pub(crate) fn texts(count: usize, controls: &[String]) -> Vec<String> {
     let mut random = Random::new(51);
     let mut texts = vec![String::new()];
     texts.extend(PIECES.iter().map(|&piece| piece.to_owned()));
     texts.extend(controls.iter().take(200).cloned());
     texts.extend(controls.iter().take(50).map(|control| format!("a{control} b")));
-    // Texts of control tokens that are cut short or have spaces inside are not control tokens.
+    // A control token's text that is cut short, or has a space inside, is not that control token.
     texts.extend(controls.iter().take(50).map(|control| control.chars().skip(1).collect()));
     texts.extend(
         controls.iter().take(50).map(|control| control.chars().flat_map(|character| [character, ' ']).collect()),
@@ -139,7 +141,7 @@ pub(crate) fn texts(count: usize, controls: &[String]) -> Vec<String> {
     texts
 }
 
-/// Long texts of each kind: one character, one word, spaces, lines, and text without repetition.
+/// Long texts of several kinds: one character, one word, spaces, lines, and text without repetition.
 fn long() -> Vec<String> {
     let mut random = Random::new(7);
     let letters: Vec<char> = "abcdefghijklmnopqrstuvwxyz ,.\n\u{2}\u{3b1}\u{4e00}".chars().collect();
@@ -160,7 +162,7 @@ fn character(random: &mut Random, first: u32) -> char {
     char::from_u32(first + random.below(128) as u32).unwrap_or('\u{fffd}')
 }
 
-/// Words of the characters in one block.
+/// Words that consist of the characters in one block.
 fn of_block(random: &mut Random, first: u32) -> String {
     let mut text = String::new();
     for _ in 0..=random.below(6) {
@@ -172,7 +174,7 @@ fn of_block(random: &mut Random, first: u32) -> String {
     text
 }
 
-/// Pieces, characters of any block and control tokens in a row.
+/// A row of pieces, characters of any block, and control tokens.
 fn mixed(random: &mut Random, blocks: &[u32], controls: &[String]) -> String {
     let with_controls = random.below(3) == 0 && !controls.is_empty();
     let mut text = String::new();
@@ -190,7 +192,7 @@ fn mixed(random: &mut Random, blocks: &[u32], controls: &[String]) -> String {
     text
 }
 
-/// Prompts to continue, and questions to begin a chat.
+/// Texts to be continued, and below them questions that begin a chat.
 pub(crate) const PROMPTS: [&str; 20] = [
     "Once upon a time",
     "The capital of France is",

@@ -1,4 +1,4 @@
-//! Tokens of texts, and the text of each token, compared with llama.cpp's.
+//! The tokens of texts, and the text of each token, compared with those of llama.cpp.
 
 use std::io::Write;
 
@@ -14,13 +14,13 @@ use crate::setting::Setting;
 use crate::texts::texts;
 use crate::tools::{LlamaServer, output};
 
-/// Number of compared texts.
+/// How many texts are compared.
 const TEXTS: usize = 2000;
 
-/// Number of texts for llama-tokenize, which loads the model for each.
+/// How many texts llama-tokenize gets. The program loads the model for each of them.
 const ALONE: usize = 20;
 
-/// The peer that tokenizes texts.
+/// The program or library whose tokens ours are compared with.
 enum Peer {
     Server(LlamaServer),
     Library(Plain),
@@ -83,7 +83,7 @@ fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
                 let prompt = if parse_special { Prompt::markup(text) } else { Prompt::text(text) };
                 let ours = model.tokenize(prompt.add_special(add_special));
                 let theirs = peer.tokenize(text, add_special, parse_special)?;
-                // For an empty text, our result is BOS or an error, and llama.cpp's is an empty list.
+                // For an empty text, llama.cpp's result is an empty list, and ours is BOS or an error.
                 let is_same = match &ours {
                     _ if theirs.is_empty() => text.is_empty(),
                     Ok(ours) => *ours == theirs,
@@ -102,8 +102,8 @@ fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
     Ok(Row::compared(what, texts.len() * 4, differ))
 }
 
-/// Prompts of conversations without control tokens in the messages. Split into text of the template and of messages,
-/// they must have the same tokens as in one piece.
+/// Prompts of conversations. The messages contain no control tokens. A prompt can be split into the template's text and
+/// the messages' texts. It must then have the same tokens as in one piece.
 fn chats(model: &Model, template: &ChatTemplate, peer: &Peer) -> Outcome<Row> {
     let (mut differ, mut compared) = (Vec::new(), 0);
     for conversation in conversations().into_iter().filter(|conversation| conversation.control_tokens.is_none()) {
@@ -131,7 +131,7 @@ fn pieces(model: &Model, server: &LlamaServer) -> Outcome<Row> {
         let ours = String::from_utf8_lossy(&vocab.piece(token, true)?).into_owned();
         let answer: Value = server.ask("/detokenize", &json!({"tokens": [token]}))?;
         let theirs = answer["content"].as_str().unwrap_or_default();
-        // llama-server leaves out incomplete characters.
+        // llama-server leaves out characters that are not complete.
         if ours != theirs && !ours.contains('\u{fffd}') {
             differ.push(format!("token {token}: {ours:?} here, {theirs:?} there"));
         }
@@ -139,7 +139,7 @@ fn pieces(model: &Model, server: &LlamaServer) -> Outcome<Row> {
     Ok(Row::compared("texts of tokens, beside llama-server", tokens.len(), differ))
 }
 
-/// Some texts from llama-tokenize, and all of them joined to one long text.
+/// Some of the texts, from llama-tokenize, and all of them joined to one long text.
 fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
     // llama-tokenize refuses an empty file.
     let fitting: Vec<&str> = texts.iter().filter(|text| !text.is_empty()).map(String::as_str).collect();

@@ -11,11 +11,11 @@ use tempfile::NamedTempFile;
 use crate::rows::Outcome;
 use crate::setting::{Setting, THREADS};
 
-/// A llama-server with a model, which ends when this is dropped.
+/// A llama-server with a model. The server ends when this value is dropped.
 pub(crate) struct LlamaServer {
     process: Child,
     url: String,
-    /// The template file that the server reads.
+    /// The file with the template, which the server reads.
     _template: NamedTempFile,
 }
 
@@ -30,8 +30,8 @@ impl LlamaServer {
         command.arg("-m").arg(&setting.path).arg("--chat-template-file").arg(template.path());
         command.args(["--port", &free.port().to_string(), "-c", "4096", "-np", "1", "--jinja", "--no-webui"]);
         command.args(["-t", &THREADS.to_string(), "-tb", &THREADS.to_string()]);
-        // For a checkpoint of a model with windows, the server would compute the last tokens of a prompt separately,
-        // which rounds differently (server-context.cpp).
+        // If a model has windows, the server makes checkpoints. For these it would compute the last tokens of a prompt
+        // separately, and they would be rounded in another way (server-context.cpp).
         command.args(["--ctx-checkpoints", "0"]);
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let process = process.map_err(|error| format!("{}: {error}", program.display()))?;
@@ -45,7 +45,7 @@ impl LlamaServer {
         Ok(Some(server))
     }
 
-    /// The answer to a request. An error contains the server's message.
+    /// The server's answer to a request. An error contains the server's message.
     pub(crate) fn ask<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Outcome<T> {
         let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
         let mut answer = agent.post(format!("{}{path}", self.url)).send_json(body)?;
@@ -56,7 +56,7 @@ impl LlamaServer {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// The server's tokens of a text.
+    /// The tokens that the server returns for a text.
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Outcome<Vec<i32>> {
         let body = json!({"content": text, "add_special": add_special, "parse_special": parse_special});
         let answer: Value = self.ask("/tokenize", &body)?;
@@ -71,7 +71,7 @@ impl Drop for LlamaServer {
     }
 }
 
-/// The stdout and stderr of one of llama.cpp's programs. `None` if the programs are missing.
+/// What one of llama.cpp's programs prints to stdout and to stderr. `None` if the programs are missing.
 pub(crate) fn output(setting: &Setting, name: &str, arguments: &[&str]) -> Outcome<Option<(String, String)>> {
     let Some(program) = setting.tool(name) else { return Ok(None) };
     let output = Command::new(&program).arg("-m").arg(&setting.path).args(arguments).stdin(Stdio::null()).output();
@@ -80,6 +80,6 @@ pub(crate) fn output(setting: &Setting, name: &str, arguments: &[&str]) -> Outco
     if !output.status.success() {
         return Err(format!("{name} has failed ({}): {said}", output.status).into());
     }
-    // The output may end within a character, if the last token does.
+    // If the last token ends within a character, the output ends there too.
     Ok(Some((String::from_utf8_lossy(&output.stdout).into_owned(), said)))
 }

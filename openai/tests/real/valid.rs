@@ -1,4 +1,4 @@
-//! Forced tool calls and schema-constrained answers are valid for every seed.
+//! For every seed, tool calls that are required and answers with a schema are valid.
 
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 
-/// Number of seeds for each tool and each schema.
+/// How many seeds are used for each tool and each schema.
 const SEEDS: usize = 50;
 
-/// Number of simultaneous answers, and the context of each.
+/// How many answers are generated at once. Below it is the context of each.
 const PARALLEL: u32 = 8;
 const N_CTX: u32 = 1024;
 
-/// Templates that list tools, because the templates of the two models do not. The model must use the call formats of
-/// these templates.
+/// Templates that list tools. The two models' own templates do not list them. The model must use the call formats that
+/// these templates describe.
 const TOOL_TEMPLATES: [(&str, &str); 2] = [
     ("ChatML", include_str!("tools.jinja")),
     ("Llama 3", include_str!("../../../chat/tests/chat_templates/families/llama-3-tools.jinja")),
 ];
 
-/// Schemas with bounded answers.
+/// Schemas that limit the length of the answer.
 fn schemas_to_meet() -> Vec<(&'static str, Value)> {
     let text = |most: u32| json!({"type": "string", "maxLength": most});
     vec![
@@ -72,7 +72,7 @@ fn schemas_to_meet() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Tools with arguments of different types.
+/// Tools whose arguments have different types.
 fn tools_to_call() -> Vec<Value> {
     let tool = |name: &str, what: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "description": what, "parameters": parameters}});
     let city = json!({"type": "string", "maxLength": 24});
@@ -98,12 +98,12 @@ fn tools_to_call() -> Vec<Value> {
     ]
 }
 
-/// A question that a call or a schema can answer.
+/// A question that can be answered by a call, or by a value of a schema.
 fn messages() -> Value {
     json!([{"role": "user", "content": "What is the weather in Paris, and how much is 12 and 30?"}])
 }
 
-/// Forces a call of each tool, and a call of any of them.
+/// Requires a call of each tool, and then a call of any of them.
 pub(crate) fn calls(setting: &Setting) -> Outcome<Vec<Row>> {
     let tools = tools_to_call();
     let mut rows = Vec::new();
@@ -159,7 +159,7 @@ pub(crate) fn schemas(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// A model that answers several requests at once.
+/// A model that can answer several requests at once.
 fn load(setting: &Setting) -> Outcome<(Model, Engine)> {
     let model = Model::builder(&setting.path).parallel(PARALLEL, N_CTX).n_threads(THREADS).load()?;
     let engine = Engine::new(&model)?;
@@ -175,7 +175,7 @@ fn valid(what: &str, seeds: usize, failures: Vec<String>) -> Row {
     Row { failures, ..Row::new(what).result(result) }
 }
 
-/// The faults in the answers of all seeds to one request.
+/// The faults that were found in the answers to one request, for all seeds.
 fn of_all_seeds(
     (model, engine): &(Model, Engine),
     seeds: usize,

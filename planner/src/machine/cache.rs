@@ -35,7 +35,7 @@ const HASH: &str = "hash";
 ///
 /// A host is identified by its processor, its cores, the cores usable by the process, and its memory in GiB. A GPU is
 /// identified by its name, PCI address, driver version, backend and build; if any of them changes, it is measured
-/// again. GPUs of other machines are not cached, because their driver is unknown.
+/// again. The measurements of GPUs on other machines are not cached, because their driver is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,

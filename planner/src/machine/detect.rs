@@ -46,7 +46,7 @@ impl Detector {
         self
     }
 
-    /// Uses the NVIDIA driver library at this path instead of the system's.
+    /// Uses the NVIDIA driver library at this path instead of the system's library.
     pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
         self.nvml = Some(library.as_ref().to_owned());
         self.without_nvml = false;
@@ -67,15 +67,15 @@ impl Detector {
         self
     }
 
-    /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. Detection needs them to
-    /// state why no backend lists a card.
+    /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. With these names, the
+    /// detection can state why no backend lists a card.
     pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.backends = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Uses these values of `CUDA_VISIBLE_DEVICES` (`None`: unset, all cards are visible) and of
-    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` instead of the environment's.
+    /// Uses these values instead of the environment variables: the list of `CUDA_VISIBLE_DEVICES` (`None` means that
+    /// the variable is unset, so all cards are visible), and whether `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
     pub fn cuda_visible_devices(mut self, list: Option<&str>, pci_order: bool) -> Self {
         self.cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
         self

@@ -26,7 +26,7 @@ pub enum DiskRateSource {
     /// A number that a person stated.
     #[error("as stated")]
     Stated,
-    /// A guess: a slow NVMe drive.
+    /// A guess: the rate of a slow NVMe drive.
     #[error("of an unknown disk, a guess")]
     Guess,
 }

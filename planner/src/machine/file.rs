@@ -60,7 +60,7 @@ impl Machine {
         json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).in_file(file))
     }
 
-    /// Reads a machine from a regular file of at most 4 MiB, like [`from_json`](Self::from_json).
+    /// Reads a machine from a regular file of at most 4 MiB, in the same way as [`from_json`](Self::from_json).
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
         let read = json::read(file).map_err(MachineError::new);

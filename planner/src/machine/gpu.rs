@@ -37,7 +37,7 @@ pub struct Gpu {
     pub pci_id: Option<PciId>,
     /// Bytes that the backend can use on an idle GPU.
     pub total: u64,
-    /// Bytes free now: the smallest of all readings, never more than `total`.
+    /// Bytes that are free now: the smallest of all readings, never more than `total`.
     pub free: u64,
     /// For an integrated GPU, its own bytes and the host's bytes, if the system distinguishes them. `None` means that
     /// all bytes are the host's.
@@ -269,7 +269,7 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// `RTX 4090` for `NVIDIA GeForce RTX 4090`; an unknown maker's prefix stays.
+/// `RTX 4090` for `NVIDIA GeForce RTX 4090`; the name of an unknown maker stays.
 pub(super) fn short_name(description: &str) -> &str {
     let mut name = description.trim();
     for prefix in ["NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel "] {

@@ -30,11 +30,11 @@ pub struct MeasuredRates {
     pub prompt_attention: Vec<PromptAttentionRate>,
     /// Nanoseconds of one token in a block, without matrices and attention: norms, activations, launches, barriers.
     pub layer_ns: u64,
-    /// Extra nanoseconds of a block with experts: for choosing them and adding up their results.
+    /// The additional nanoseconds that a block with experts takes to choose the experts and to add up their results.
     pub routing_ns: u64,
     /// The speed of a prompt's work other than matrices and attention, in output elements of the matrices per second.
     pub activations_per_second: u64,
-    /// Transfers between the host's memory and the device; `None` for the host itself.
+    /// The rates of transfers between the host's memory and the device; `None` for the host itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
     /// The conditions of those figures that are single numbers.
@@ -162,7 +162,7 @@ impl MeasuredRates {
 trait Figure {
     type Key: PartialEq;
 
-    /// The operation that the figure belongs to.
+    /// The operation to which the figure belongs.
     fn key(&self) -> Self::Key;
 
     fn conditions(&self) -> &Option<RateConditions>;
@@ -189,7 +189,7 @@ fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
     }
 }
 
-/// One token through a matrix (`MUL_MAT`), or through the experts that it uses (`MUL_MAT_ID`).
+/// The rate of one token through a matrix (`MUL_MAT`), or through the experts that the token uses (`MUL_MAT_ID`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightRate {
     /// The type of the weights.
@@ -215,9 +215,9 @@ pub struct WeightRate {
 /// The size of a measured matrix. All large matrices have one rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatrixShape {
-    /// Elements of a row; 0 for a large matrix.
+    /// The number of elements of a row; 0 for a large matrix.
     pub n_in: u32,
-    /// Rows; 0 for a large matrix.
+    /// The number of rows; 0 for a large matrix.
     pub n_out: u32,
 }
 
@@ -268,18 +268,19 @@ impl Figure for WeightRate {
     }
 }
 
-/// One token's fused attention (`FLASH_ATTN_EXT`).
+/// The rate of one token's fused attention (`FLASH_ATTN_EXT`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttentionRate {
     /// The type of keys and values.
     #[serde(rename = "type")]
     pub kv_type: TensorType,
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub head_size: u32,
-    /// Query heads that share a head of keys and values.
+    /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
     /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
     /// closer together. 0 for a wide cache.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
     /// Bytes of keys and values per second.
     pub bytes_per_second: u64,
@@ -314,7 +315,7 @@ impl Figure for AttentionRate {
     }
 }
 
-/// Many tokens through a matrix.
+/// The rate of many tokens through a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptRate {
     /// The type of the weights.
@@ -326,9 +327,9 @@ pub struct PromptRate {
     /// The shape of the matrix if it is small.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_tokens: u32,
-    /// Floating-point operations per second: two for each weight and token.
+    /// Floating-point operations per second: each weight counts two operations per token.
     pub flops: u64,
     /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,22 +362,23 @@ impl Figure for PromptRate {
     }
 }
 
-/// The fused attention of many tokens.
+/// The rate of the fused attention of many tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptAttentionRate {
     /// The type of keys and values.
     #[serde(rename = "type")]
     pub kv_type: TensorType,
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub head_size: u32,
-    /// Query heads that share a head of keys and values.
+    /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
     /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
     /// closer together. 0 for a wide cache.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_tokens: u32,
-    /// Floating-point operations per second: four for each element of a query head, token and cell.
+    /// Floating-point operations per second: each element of a query head counts four operations per token and cell.
     pub flops: u64,
     /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]

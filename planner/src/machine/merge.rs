@@ -58,7 +58,8 @@ pub struct GgmlDevice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GgmlKind {
-    /// The CPU backend. Its memory is the host's, which is detected separately (ggml reports all of it as free).
+    /// The CPU backend. Its memory is the host's, which is detected separately (ggml reports all of the host's memory
+    /// as free).
     Cpu,
     /// A GPU with its own memory. Devices of other machines (RPC) and Apple's GPUs report this kind too.
     Gpu,
@@ -103,7 +104,7 @@ impl GgmlDevice {
     /// The kind of GPU; `None` for other devices.
     fn gpu_kind(&self) -> Option<GpuKind> {
         // Metal always reports a GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`), but Apple's chips share
-        // the host's memory, and so do the Intel GPUs of Macs.
+        // the host's memory, as the Intel GPUs of Macs do.
         let in_mac = self.backend == "MTL" && self.description.starts_with("Intel");
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),

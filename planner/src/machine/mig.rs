@@ -16,7 +16,7 @@ pub struct MigSlice {
     /// The slice's UUID, which `CUDA_VISIBLE_DEVICES` accepts: `MIG-...`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// The slice's memory as the driver counts it.
+    /// The slice's memory as the driver counts its bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Reading>,
 }

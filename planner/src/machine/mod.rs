@@ -93,7 +93,7 @@ pub struct Machine {
     /// GPUs that cannot be used, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused_gpus: Vec<UnusedGpu>,
-    /// Sources that detection could not read or had to replace.
+    /// Notes on sources that the detection could not read, or had to replace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// ggml's backends in the build that detected this machine (`CPU`, `CUDA`, ...). Empty if no build is known, for
@@ -128,7 +128,7 @@ impl Machine {
         }
     }
 
-    /// This computer, for planning without llama.cpp: NVIDIA's cards and the host. It never fails; see
+    /// This computer, as far as it can be detected without llama.cpp: NVIDIA's cards and the host. It never fails; see
     /// [`notes`](Self::notes).
     ///
     /// No CUDA context is opened, so opening a card will still reduce its free bytes ([`Gpu::free_is_after_opening`]).

@@ -69,8 +69,8 @@ impl MoveRates {
         *self == Self::default()
     }
 
-    /// Extra seconds of a load if the page cache lacks this many bytes of the file; `None` if no load from the disk was
-    /// measured.
+    /// The additional seconds of a load if this many bytes of the file are not in the page cache; `None` if no load
+    /// from the disk was measured.
     pub fn cold_seconds(&self, uncached: u64) -> Option<f64> {
         let seconds = |figure: &MoveFigure| 1.0 / figure.value.max(1) as f64;
         let cold = self.cold_file.as_ref().map(seconds)?;
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(rates.cold_seconds(8_000), None);
         rates.cold_file = figure(1_000);
         assert_eq!(rates.cold_seconds(8_000), Some(6.0));
-        // A file that was measured as faster from the disk.
+        // The file was measured to load faster from the disk than from the page cache.
         rates.warm_file = figure(500);
         assert_eq!(rates.cold_seconds(8_000), Some(0.0));
         rates.warm_file = None;

@@ -79,8 +79,9 @@ impl PcieRate {
 
     /// The peak in bytes per second, in one direction.
     ///
-    /// Each lane transfers 2.5, 5, 8, 16, 32 or 64 GT/s. The encoding leaves 8 of 10 bits (generations 1 and 2), 128 of
-    /// 130 (3 to 5) or 242 of 256 (6); packet headers take some percent more (PCI Express Base Specification).
+    /// Each lane transfers 2.5, 5, 8, 16, 32 or 64 GT/s. Of the transferred bits, the encoding leaves 8 of 10 for data
+    /// in generations 1 and 2, 128 of 130 in generations 3 to 5, and 242 of 256 in generation 6. Packet headers take
+    /// some percent more (PCI Express Base Specification).
     pub const fn bytes_per_second(self) -> u64 {
         let lane: u64 = match self.generation {
             0 => 0,
@@ -100,7 +101,7 @@ impl PcieRate {
     }
 
     /// The `max` or `current` rate of one device. Its files contain `16.0 GT/s PCIe` (older kernels: `16 GT/s`) and
-    /// `16`. An unknown speed is `Unknown`, an unknown width 0 or 255.
+    /// `16`. If the speed is unknown, the file contains `Unknown`; if the width is unknown, it contains 0 or 255.
     fn of_device(device: &Path, which: &str) -> Option<Self> {
         let read = |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
         let generation = match read("speed")?.split_whitespace().next()? {

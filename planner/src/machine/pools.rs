@@ -1,5 +1,6 @@
-//! The memory pools of an integrated GPU: bytes set aside for it at boot, which the host does not see, and bytes that
-//! it takes from the host's memory on demand. Linux's report on an AMD GPU flows in, [`Pools`] flow out.
+//! The memory pools of an integrated GPU: bytes that are reserved for the GPU at boot (the *carve-out*), which the host
+//! does not see, and bytes that the GPU takes from the host's memory when needed. In: Linux's report on an AMD GPU.
+//! Out: [`Pools`].
 //!
 //! Each backend uses the pools differently (docs/machines.md has the sources):
 //!
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::pci::PciId;
 use super::tree::{Notes, Tree};
 
-/// The memory of an integrated GPU that its backend uses, by owner. Sizes in bytes.
+/// The memory that the backend of an integrated GPU uses, divided by its owner. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Pools {

@@ -13,7 +13,7 @@ const AMD: &str = "0x1002";
 /// Smaller cards are ignored, because they may be the graphics of a processor, for which less memory is set aside.
 const MIN_CARD_BYTES: u64 = gib(4);
 
-/// Drivers that pass a card through to a virtual machine, or reserve it for one.
+/// Drivers that pass a card through to a virtual machine, or reserve it for such a machine.
 const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
 
 /// Adds the cards that no driver reports to the machine's unused GPUs. `backends` are the backends of this build. If
@@ -21,7 +21,7 @@ const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
 pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool, tree: Tree<'_>) {
     let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
     let known: Vec<Option<PciId>> = known.filter(|gpu| gpu.kind != GpuKind::Remote).map(|gpu| gpu.pci_id).collect();
-    // A known GPU without an address may be any of the cards.
+    // A known GPU without an address may be any of the cards on the bus.
     if known.contains(&None) {
         return;
     }

@@ -12,8 +12,8 @@ use crate::profile::ModelProfile;
 pub struct BackendRules {
     /// Each tensor begins at a multiple of this many bytes.
     pub alignment: u64,
-    /// Rows of quantised tensors are padded to a multiple of this many elements: a tensor gets the padding of one row,
-    /// after its last row.
+    /// Rows of quantised tensors are padded to a multiple of this many elements: a tensor gets the padding of only one
+    /// row, after its last row.
     pub row_padding: Option<u64>,
 }
 
@@ -21,7 +21,7 @@ impl BackendRules {
     /// The host's rules: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow the same rules.
     pub const HOST: Self = Self { alignment: 32, row_padding: None };
 
-    /// The rules of a GPU, with a flag: `true` for exact rules, `false` for upper bounds.
+    /// The rules of a GPU. The flag is `true` if the rules are exact, and `false` if they are upper bounds.
     pub(super) fn of_gpu(gpu: &Gpu) -> (Self, bool) {
         let (alignment, row_padding, exactly) = match Family::from_backend(&gpu.backend) {
             // ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,

@@ -40,14 +40,14 @@ pub struct ContextParams {
     /// Tokens of context, more than 0. In llama.cpp 0 means the training context; callers must replace 0 by that
     /// number.
     pub n_ctx: u32,
-    /// Tokens that one call may submit.
+    /// The number of tokens that one call may submit.
     pub n_batch: u32,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_ubatch: u32,
-    /// Sequences that the context holds at once.
+    /// The number of sequences that the context holds at once.
     pub n_seq_max: u32,
-    /// Tokens of a batch that may request logits; 0 means all of them. 1 is enough to generate and saves much memory
-    /// (llama-context.cpp, the constructor, `sched_reserve`).
+    /// How many tokens of a batch may request logits; 0 means all of them. To generate, 1 is enough and saves much
+    /// memory (llama-context.cpp, the constructor, `sched_reserve`).
     pub n_outputs_max: u32,
     /// The type of the cached keys.
     pub type_k: KvType,
@@ -67,15 +67,16 @@ pub struct ContextParams {
     pub mmap: bool,
     /// Whether the CPU may rearrange weights for its instruction set (`use_extra_bufts`).
     pub repack: bool,
-    /// How to combine the vectors of a text, for a context that embeds texts. `None`: the context generates.
+    /// For a context that embeds texts, how the vectors of a text are combined. `None` means that the context
+    /// generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<Pooling>,
     /// Whether the blocks that predict further tokens are loaded (`load_mtp`), with a second context of their own
     /// (`LLAMA_CONTEXT_TYPE_MTP`).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub mtp: bool,
-    /// Tokens by which a recurrent model's state can be rolled back, up to 64. Every sequence keeps one more state for
-    /// each of these tokens (llama-memory-recurrent.cpp, the constructor).
+    /// By how many tokens a recurrent model's state can be rolled back, up to 64. Every sequence keeps one more state
+    /// for each of these tokens (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
     /// Bytes of GPU memory, over all GPUs together, for recently used experts that lie on the host while their layers
@@ -130,17 +131,17 @@ pub struct ContextSizes {
     pub cells: u64,
     /// The number of streams; each has a cache.
     pub streams: u64,
-    /// Tokens of the largest computation.
+    /// The number of tokens of the largest computation.
     pub n_tokens: u64,
-    /// Rows of logits of the largest computation.
+    /// The number of rows of logits of the largest computation.
     pub n_outputs: u64,
-    /// Maximum rows of the buffer that returns logits.
+    /// The maximum number of rows in the buffer that returns logits.
     pub output_rows: u64,
 }
 
 impl ContextParams {
-    /// Tokens of context for each sequence. llama.cpp rounds them up to a multiple of 256, but plans count the
-    /// requested number.
+    /// The number of tokens of context for each sequence. llama.cpp rounds them up to a multiple of 256, but plans
+    /// count the requested number.
     pub const fn n_ctx_seq(&self) -> u32 {
         match self.n_seq_max {
             0 | 1 => self.n_ctx,
@@ -149,7 +150,7 @@ impl ContextParams {
         }
     }
 
-    /// Tokens of one computation: `n_ubatch` limited by `n_batch`; an `n_ubatch` of 0 means `n_batch`.
+    /// The number of tokens in one computation: `n_ubatch`, but at most `n_batch`. An `n_ubatch` of 0 means `n_batch`.
     pub(crate) const fn computed(&self) -> u32 {
         match self.n_ubatch {
             1.. if self.n_ubatch < self.n_batch => self.n_ubatch,
@@ -210,7 +211,7 @@ impl ContextParams {
             n_batch,
             cells,
             streams,
-            // llama.cpp reserves the graph for equally many tokens of each sequence (llama-context.cpp,
+            // llama.cpp reserves the graph for the same number of tokens of each sequence (llama-context.cpp,
             // `graph_reserve`).
             n_tokens: n_tokens.next_multiple_of(n_seq),
             n_outputs: n_tokens.min(n_outputs_max),

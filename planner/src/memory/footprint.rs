@@ -58,7 +58,8 @@ pub struct Footprints {
     pub gpus: Vec<Footprint>,
     /// The host's footprint.
     pub host: Footprint,
-    /// Bytes of the buffer of logits, a part of the host's `compute`. llama.cpp's breakdown leaves it out.
+    /// Bytes of the buffer of logits, a part of the host's `compute`. llama.cpp's breakdown does not include this
+    /// buffer.
     pub output: u64,
 }
 

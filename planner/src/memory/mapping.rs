@@ -1,5 +1,5 @@
-//! Whether a model's file is mapped or read. The file and the GPUs of a placement flow in; the reason against mapping
-//! flows out.
+//! Whether a model's file is mapped or read. In: the file and the GPUs of a placement. Out: the reason why the file is
+//! not mapped.
 
 use crate::gguf::Header;
 use crate::machine::{Bytes, Gpu, GpuKind, gib};
@@ -12,8 +12,8 @@ use super::backend::Family;
 /// `ggml_backend_cpu_buffer_from_ptr` asserts it).
 const TENSOR_ALIGNMENT: u32 = 32;
 
-/// The largest upload from a mapped file that ROCm completed in published reports. Larger ones hung (ROCm's own #5952;
-/// llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
+/// The largest upload from a mapped file that ROCm completed in published reports. Larger uploads hung (#5952 of ROCm
+/// itself; llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
 const ROCM_UPLOAD: u64 = gib(16);
 
 /// Why a file is read although the request allows mapping.

@@ -15,7 +15,7 @@ use super::{Error, Place, TensorOverride};
 /// the most blocks.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 
-/// Maximum bytes of the names given to llama.cpp, which compiles them again for every tensor.
+/// The maximum number of bytes in the names that llama.cpp gets. llama.cpp compiles these names again for every tensor.
 const MAX_NAME_BYTES: usize = 8 << 10;
 
 /// The compiled form of a pattern may have this many bytes for each byte of the pattern's text. A character takes 32
@@ -93,7 +93,8 @@ impl OverrideRules {
         overrides.iter().map(rule).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The place of the weight with this name, if an override moves it. The first pattern found in the name decides.
+    /// The place of the weight with this name, if an override moves it. The first pattern that is found in the name
+    /// decides.
     pub(crate) fn place(&self, name: &str) -> Option<Place> {
         self.0.iter().find(|(pattern, _)| pattern.is_in(name)).map(|&(_, place)| place)
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// The pooling of the model's header. If the header states none, the load fails.
+    /// The pooling that the model's header states. If the header states none, the load fails.
     #[default]
     #[error("model")]
     Model,

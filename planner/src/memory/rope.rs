@@ -12,7 +12,7 @@ pub struct Rope {
     pub scaling: Option<RopeScaling>,
     /// `rope_freq_base`, above 0.
     pub freq_base: Option<f32>,
-    /// `rope_freq_scale`, above 0: 0.25 for a context of 4 times the length.
+    /// `rope_freq_scale`, above 0: 0.25 for a context that is 4 times as long.
     pub freq_scale: Option<f32>,
     /// `yarn_orig_ctx`: the training context before YaRN, in tokens; above 0.
     pub yarn_orig_ctx: Option<u32>,

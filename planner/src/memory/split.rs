@@ -15,11 +15,11 @@ pub struct Split {
     /// Proportions in which the GPUs share these layers, in the GPUs' order. Empty: the GPUs' free bytes are the
     /// proportions.
     pub tensor_split: Vec<f32>,
-    /// Weights placed apart from their layer. The first pattern that matches a name decides.
+    /// Weights that are placed apart from their layer. The first pattern that matches a name decides.
     pub overrides: Vec<TensorOverride>,
 }
 
-/// Weights placed apart from their layer. Their cache stays with the layer.
+/// Weights that are placed apart from their layer. The layer's cache stays with the layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorOverride {

@@ -1,4 +1,5 @@
-//! Placement of companions (files loaded beside the main model), and the machine that remains for the model.
+//! Placement of companions (files that are loaded together with the main model), and the machine that remains for the
+//! model.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,10 +21,10 @@ pub struct PlannedCompanion {
     pub role: CompanionRole,
     /// The companion's name for people.
     pub name: String,
-    /// The name of its GPU for people; `None` on the host.
+    /// The name of the companion's GPU, for people; `None` if it is on the host.
     pub gpu: Option<String>,
-    /// The name of its GPU in ggml, which a load uses. The plan has no placement for this GPU if no part of the model
-    /// is on it.
+    /// The name of the companion's GPU in ggml, which a load uses. The plan has no placement for this GPU if no part of
+    /// the model is on it.
     #[serde(default)]
     pub device: Option<String>,
     /// Bytes that the companion takes.
@@ -33,7 +34,7 @@ pub struct PlannedCompanion {
     pub draft: DraftOptions,
 }
 
-/// For each companion the index of its GPU, or `None` for the host.
+/// For each companion, the index of its GPU, or `None` for the host.
 type Spots = Vec<Option<usize>>;
 
 /// The machine after the companions have taken their memory.
@@ -58,11 +59,13 @@ impl Planner<'_> {
         let params = self.params();
         let mut request = self.request.clone();
         if request.depth == Depth::Follow {
-            // A companion stays on its device, and the model's other placement could need that memory.
+            // A companion stays on its device when the model moves, and a second placement of the model could need that
+            // memory.
             request.depth = Depth::All;
         }
         if self.companions.iter().any(|companion| companion.role() == CompanionRole::Draft) {
-            // The companion's bytes were computed for a draft whose context is as long as the model's requested one.
+            // The companion's bytes were computed for a draft whose context is as long as the requested context of the
+            // model.
             request = request.without_growth(&self.profile);
         }
         let mut best: Option<(Plan, Arrangement)> = None;
@@ -115,7 +118,7 @@ impl Planner<'_> {
         is_raised.then_some((raised, note))
     }
 
-    /// Every assignment of the companions to GPUs and host, those with fewer companions on the host first.
+    /// Every assignment of the companions to GPUs and host, in ascending order of the number of companions on the host.
     fn all_spots(&self) -> Result<Vec<Spots>, companion::Error> {
         let free = |gpu: &usize| self.machine.gpus[*gpu].free;
         let mut gpus: Vec<usize> = (0..self.machine.gpus.len()).collect();
@@ -151,7 +154,7 @@ impl Planner<'_> {
         Ok(gpus.iter().copied().map(Some).chain(host).collect())
     }
 
-    /// The machine that remains with the companions at `spots`; `None` if a companion does not fit there.
+    /// The machine that remains after the companions were placed at `spots`; `None` if a companion does not fit there.
     fn arrange(&self, spots: &Spots, params: &ContextParams) -> Result<Option<Arrangement>, Error> {
         let mut machine = Machine::clone(&self.machine);
         let mut taken = vec![0_u64; machine.gpus.len()];
@@ -162,7 +165,7 @@ impl Planner<'_> {
             let bytes = companion.bytes(gpu, params)?;
             taken_of_host = taken_of_host.saturating_add(bytes.host.total().saturating_add(bytes.host_uncertainty));
             if let (Some(index), Some(gpu)) = (spot, gpu) {
-                // The companion's bytes, their uncertainty, and the memory pools of its backend.
+                // The bytes of the companion, the uncertainty of these bytes, and the memory pools of its backend.
                 let peak_sizes = companion.peak_sizes(params)?;
                 let pools = Headroom::Default.of_gpu(gpu, &peak_sizes, 0, self.machine.wsl).growth;
                 let of_gpu = [bytes.gpu.total(), bytes.gpu_uncertainty, pools];
@@ -178,7 +181,8 @@ impl Planner<'_> {
             });
         }
         for (gpu, &taken) in machine.gpus.iter_mut().zip(&taken) {
-            // The GPU also needs its driver's memory and a margin, with or without a layer of the model.
+            // On the GPU, the driver's memory and a margin are needed too, whether or not the GPU has a layer of the
+            // model.
             let headroom = self.request.headroom;
             let beside = headroom.of_gpu(gpu, &PeakSizes::default(), 0, self.machine.wsl);
             if taken > 0 && taken.saturating_add(beside.total()) > gpu.free {
@@ -231,7 +235,7 @@ fn on_host(spots: &Spots) -> usize {
     spots.iter().filter(|spot| spot.is_none()).count()
 }
 
-/// Whether `plan` is faster than `known`. Plans that embed are compared by their layers on GPUs.
+/// Whether `plan` is faster than `known`. Plans for embeddings are compared by their numbers of layers on GPUs.
 fn is_better(plan: &Plan, known: &Plan) -> bool {
     match (&plan.speed, &known.speed) {
         (Some(plan), Some(known)) => plan.seconds() < known.seconds(),

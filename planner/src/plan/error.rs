@@ -34,9 +34,9 @@ pub struct Shortfall {
 #[non_exhaustive]
 #[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
-    /// The model does not fit. The devices are those of the requested placement; without one, those of the candidate
-    /// with the fewest missing bytes. `layers` includes the output layer. A load adds [advice](Error::advice), and the
-    /// cheapest change of the advice ends the message.
+    /// The model does not fit. The devices are the devices of the requested placement. If no placement was requested,
+    /// they are those of the candidate with the fewest missing bytes. `layers` includes the output layer. A load adds
+    /// [advice](Error::advice), and the message ends with the cheapest change of the advice.
     #[error(
         "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}{}",
         list(devices), cheapest(advice.as_deref())
@@ -53,7 +53,7 @@ pub enum Error {
     /// The request states two different context lengths.
     #[error("`context` is {context:?} and `params.n_ctx` is {n_ctx}: which of them is meant?")]
     TwoContexts { context: super::Context, n_ctx: u32 },
-    /// The request wants layers on a GPU, and no GPU is usable. `why` names the backends of the build and the cards
+    /// The request requires layers on a GPU, but no GPU is usable. `why` names the backends of the build and the cards
     /// that were seen.
     #[error("{n_gpu_layers} layers on a GPU were asked for, but {why}")]
     NoGpu { n_gpu_layers: u32, why: String },
@@ -84,7 +84,7 @@ pub enum Error {
 crate::json::compiled_here!(Error);
 
 impl Error {
-    /// Changes with which the model fits; `None` unless [`advised`](super::Planner::advised) has tried some.
+    /// Changes with which the model fits; `None` unless [`advised`](super::Planner::advised) has tried changes.
     pub fn advice(&self) -> Option<&Advice> {
         match self {
             Self::DoesNotFit { advice, .. } => advice.as_deref(),

@@ -1,4 +1,4 @@
-//! Whether footprints fit: the needed bytes of each device against its free bytes minus the headroom.
+//! Decides whether footprints fit: compares the bytes that each device needs with its free bytes minus the headroom.
 
 use crate::machine::{Bytes, Gpu, Host};
 use crate::memory::estimate::Assignment;
@@ -17,8 +17,8 @@ pub(super) struct Room<'a> {
     pub(super) wsl: bool,
     /// Bytes of the host for stored prompts.
     pub(super) prompt_store: u64,
-    /// `Some` if the host's weights may exceed its memory: the bytes of these weights that must nevertheless stay in
-    /// memory.
+    /// `Some` if the host's weights may be larger than its memory. The number is how many bytes of these weights must
+    /// nevertheless stay in memory.
     pub(super) unmapped_if_paging: Option<u64>,
 }
 
@@ -29,7 +29,8 @@ pub(super) struct Level {
     pub(super) headroom: HeadroomParts,
     pub(super) free: u64,
     pub(super) budget: u64,
-    /// Needed bytes: the device's footprint; on the host, also the bytes that GPUs take of its memory.
+    /// The bytes that are needed: the device's footprint and, on the host, also the bytes that GPUs take of the host's
+    /// memory.
     pub(super) needed: u64,
     /// Bytes of mapped weights that do not fit on the host; `needed` excludes them.
     pub(super) paged: u64,
@@ -75,8 +76,8 @@ impl Levels {
     }
 
     /// How far the placement is from fitting, for the comparison of candidates. The first number counts the kinds of
-    /// devices with missing bytes: none, GPUs or host, or both. The second number is the missing bytes. Bytes missing
-    /// on one GPU may fit on another, but bytes missing on the host cannot go elsewhere.
+    /// devices with missing bytes: 0 for none, 1 for GPUs or the host, 2 for both. The second number is the missing
+    /// bytes. Bytes missing on one GPU may fit on another, but bytes missing on the host cannot go elsewhere.
     pub(super) fn lack(&self) -> (usize, u64) {
         let gpus = self.gpus.iter().any(|level| level.missing() > 0);
         let lacking = usize::from(gpus) + usize::from(self.host.missing() > 0);
@@ -87,7 +88,7 @@ impl Levels {
         self.missing() == 0
     }
 
-    /// Whether `more` takes at most `1 / share` of each device's spare bytes.
+    /// Whether `more` takes at most `1 / share` of the bytes that this leaves spare on each device.
     pub(super) fn leave(&self, share: u64, more: &Self) -> bool {
         let devices = self.gpus.iter().chain([&self.host]).zip(more.gpus.iter().chain([&more.host]));
         { devices }.all(|(now, then)| then.needed <= now.needed.saturating_add(now.spare() / share))
@@ -102,7 +103,7 @@ pub(super) struct CacheGain {
     pub(super) token_without: f64,
 }
 
-/// A chosen placement; the plan is made from it.
+/// A chosen placement, from which the plan is made.
 pub(super) struct Chosen<'a> {
     pub(super) room: Room<'a>,
     pub(super) params: ContextParams,
@@ -110,7 +111,7 @@ pub(super) struct Chosen<'a> {
     pub(super) cache: Option<CacheGain>,
     pub(super) split: Split,
     pub(super) assignment: Assignment,
-    /// Layers on each GPU.
+    /// The number of layers on each GPU.
     pub(super) counts: Vec<u32>,
     pub(super) split_blocks: u32,
     pub(super) levels: Levels,
@@ -138,7 +139,7 @@ impl Chosen<'_> {
 }
 
 impl Room<'_> {
-    /// The memory of each device with these footprints, keeping `uncertainty` free.
+    /// The memory of each device with these footprints, if `uncertainty` stays free.
     pub(super) fn levels(&self, footprints: &Footprints, uncertainty: &Uncertainty) -> Levels {
         let level = |(index, gpu): (usize, &&Gpu)| {
             let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
@@ -165,7 +166,7 @@ impl Room<'_> {
         if names.is_empty() { "the host".to_owned() } else { names.join(" and ") }
     }
 
-    /// The shortfall of each device, for people.
+    /// How many bytes each device lacks, for people.
     pub(super) fn shortfalls(&self, levels: &Levels) -> Vec<Shortfall> {
         let of = |name: &str, level: &Level| Shortfall {
             device: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Growth of the context beyond the requested tokens, within limits that keep every layer in its place.
+//! Extends the context beyond the requested tokens, as long as every layer can stay in its place.
 
 use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints, Uncertainty};
 use crate::profile::ModelProfile;
@@ -30,7 +30,8 @@ impl Chosen<'_> {
             let estimate = now.with_params(profile, gpus, params)?;
             Ok(estimate.with_uncertainty(assignment))
         };
-        // The accepted placement exceeds its estimate by some bytes. A longer context will need these bytes too.
+        // llama.cpp's bytes for the accepted placement exceed the estimate by some bytes. A longer context will need
+        // these bytes in addition too.
         let mut beyond = probe.map(|_| beyond_estimate(&estimated, &self.params, &self.levels)).transpose()?;
         for _ in 0..MAX_PROBES {
             let Some((params, mut levels)) = self.longest(growth, &estimated, beyond.as_ref())? else {
@@ -53,8 +54,8 @@ impl Chosen<'_> {
     }
 
     /// The longest context for which the chosen layers fit by the estimate. Without a probe, the estimate's uncertainty
-    /// stays free; with one, the bytes by which probes exceeded the estimate are added. `None` if the context cannot
-    /// grow.
+    /// stays free; with a probe, the bytes by which probes exceeded the estimate are added. `None` if the context
+    /// cannot grow.
     fn longest(
         &self,
         growth: Growth,
@@ -88,7 +89,7 @@ impl Chosen<'_> {
     }
 }
 
-/// The bytes by which `levels` exceed the estimate, in the field `compute`.
+/// Footprints whose field `compute` contains the bytes by which `levels` exceed the estimate.
 fn beyond_estimate(estimated: &Estimated<'_>, params: &ContextParams, levels: &Levels) -> Result<Footprints, Error> {
     let (estimate, _) = estimated(params)?;
     let beyond =

@@ -10,11 +10,9 @@ use crate::memory::backend::{Family, fuses_attention};
 use crate::memory::{ContextParams, FlashAttention, KvType};
 use crate::profile::ModelProfile;
 
-/// Which types the planner may choose for the keys and values.
-///
-/// A smaller type leaves memory for more layers on GPUs or for a longer context, and slightly changes the model's
-/// answers ([`KvType::perplexity_cost`]). The planner chooses a smaller type if the gain in speed is worth that loss,
-/// and notes the gain in the plan.
+/// The types that the planner may choose for the keys and values.
+/// for a longer context, and slightly changes the model's answers ([`KvType::perplexity_cost`]). The planner chooses a
+/// smaller type if the gain in speed is worth that loss, and the notes of the plan state the gain.
 ///
 /// ```
 /// use autoplace_planner::memory::KvType;
@@ -30,10 +28,10 @@ pub enum KvCache {
     /// The types of [`ContextParams`]: `type_k` and `type_v`.
     #[default]
     Given,
-    /// The types of [`ContextParams`], or `Q8_0` if that is worth it.
+    /// The types of [`ContextParams`], or `Q8_0` if it is worth the loss in quality.
     Auto,
-    /// The types of [`ContextParams`], or a smaller type down to this one if that is worth it. `Q4_0` costs about
-    /// thirty times the quality that `Q8_0` costs.
+    /// The types of [`ContextParams`], or a smaller type, but none smaller than this one, if it is worth the loss in
+    /// quality. This loss is about thirty times as large with `Q4_0` as with `Q8_0`.
     DownTo(KvType),
 }
 
@@ -41,17 +39,17 @@ pub enum KvCache {
 /// (`GGML_CUDA_FA_ALL_QUANTS`), and measurements of their quality are published.
 const TRIED: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// The minimum share of the time that a smaller type must save, however good its quality is. The reason is that saved
-/// caches of the same text and other programs' plans use the wider type.
+/// The minimum share of the time that a smaller type must save, however small its loss in quality is. The reason is
+/// that saved caches of the same text, and the plans of other programs, use the wider type.
 const MIN_SAVING: f64 = 0.05;
 
-/// The share of the time that is worth a given share of perplexity. People accept a perplexity 2.8 % higher with Q4_K_M
-/// instead of Q8_0 (LLaMA 3 8B, ggml-org/llama.cpp#6936) to read 4.83 instead of 8.5 bits for each weight. So 1 % of
-/// perplexity is worth ln(8.5 / 4.83) / 2.8 = 20 % of the time.
+/// How much saved time is worth a rise of perplexity. With Q4_K_M instead of Q8_0, people accept that the perplexity is
+/// 2.8 % higher (LLaMA 3 8B, ggml-org/llama.cpp#6936), because only 4.83 instead of 8.5 bits are read for each weight.
+/// Therefore 1 % of perplexity is worth ln(8.5 / 4.83) / 2.8 = 20 % of the time.
 const TIME_FOR_PERPLEXITY: f64 = 20.0;
 
 impl KvCache {
-    /// The smallest type that the planner may choose; `None` if it keeps the given types.
+    /// The smallest type that the planner may choose; `None` if the planner keeps the given types.
     const fn least(self) -> Option<KvType> {
         match self {
             Self::Given => None,
@@ -69,7 +67,7 @@ impl KvCache {
         };
         let bits = |ty: KvType| ty.tensor_type().row_bytes(256);
         let given = bits(params.type_k).min(bits(params.type_v));
-        // Quantised values need fused attention, and llama.cpp never fuses Grok's (llama-context.cpp,
+        // Quantised values need fused attention, and llama.cpp never fuses the attention of Grok (llama-context.cpp,
         // `llama_init_from_model`).
         let may_fuse = params.flash_attn != FlashAttention::Off && profile.architecture != "grok";
         for ty in TRIED.into_iter().filter(|&ty| may_fuse && bits(ty) < given && bits(ty) >= bits(least)) {
@@ -83,7 +81,7 @@ impl KvCache {
     }
 }
 
-/// The surcharge on the seconds of a plan with this type of cache, as a share of the seconds.
+/// The share that is added to the seconds of a plan with this type of cache.
 pub(super) fn price(ty: KvType) -> f64 {
     MIN_SAVING + TIME_FOR_PERPLEXITY * ty.perplexity_cost().unwrap_or(0.0)
 }

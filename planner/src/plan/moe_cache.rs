@@ -39,7 +39,8 @@ pub struct PlannedMoeCache {
     pub slots: u64,
     /// The share of the uses of these experts that the cache is expected to serve, 0 to 1.
     pub hits: f64,
-    /// The share of served uses below which generation would be faster without the cache; `None` if it never would.
+    /// If the cache serves a smaller share of the uses than this, generation would be faster without the cache. `None`
+    /// if it would never be faster.
     pub break_even: Option<f64>,
     /// The predicted speed-up of the workload, as a factor, over the best placement without a cache.
     pub speedup: f64,
@@ -57,7 +58,7 @@ impl Planner<'_> {
     ///
     /// # Errors
     ///
-    /// [`memory::Error::Context`] for a stated size that no placement has room for, or that is too small.
+    /// [`memory::Error::Context`] if no placement has room for the stated size, or if this size is too small.
     pub(super) fn with_moe_cache<'s>(
         &'s self,
         mut chosen: Chosen<'s>,
@@ -126,8 +127,8 @@ impl Planner<'_> {
         })
     }
 
-    /// The fastest placement with a cache of experts, among those that do not slow prompts down much. `None` if no
-    /// placement is enough faster than `without`.
+    /// The fastest placement with a cache of experts, among the placements that do not slow prompts down much. `None`
+    /// if no placement is sufficiently faster than `without`.
     fn best_with_cache<'s>(
         &'s self,
         without: &Chosen<'_>,
@@ -253,7 +254,7 @@ fn refused(bytes: u64, limit: String) -> Error {
 }
 
 impl Planner<'_> {
-    /// The cache of a placement, for its plan. `model` is the speed model for its devices and parameters.
+    /// The description of a placement's cache, for the plan. `model` is the speed model for its devices and parameters.
     pub(super) fn planned_moe_cache(
         &self,
         chosen: &Chosen<'_>,

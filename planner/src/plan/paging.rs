@@ -1,5 +1,5 @@
 //! Paging of a model larger than the host's memory: the mapped weights that do not fit, and the time to read them from
-//! disk again. A chosen placement flows in, [`Paging`] flows out.
+//! disk again. In: a chosen placement. Out: [`Paging`].
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::memory::{Error, OverrideRules, Place};
 use crate::profile::{ModelProfile, Weight, WeightRole};
 
 /// Weights that do not fit in the host's memory ([`Request::allow_paging`](super::Request::allow_paging)). Their file
-/// is mapped: the system drops pages that do not fit and reads them again on use.
+/// is mapped: the system drops pages that do not fit, and reads them again when they are used.
 ///
 /// The order of use decides how much a token reads, because Linux drops the least recently used pages. Every token uses
 /// the dense weights in the same order. If they do not all fit, each is dropped before its next use, and every token
@@ -25,7 +25,7 @@ use crate::profile::{ModelProfile, Weight, WeightRole};
 pub struct Paging {
     /// Bytes of weights that do not fit.
     pub bytes: u64,
-    /// Bytes read for each generated token. Only the experts in use count.
+    /// Bytes read for each generated token. Of the experts, only those that the token uses are counted.
     pub bytes_per_token: u64,
     /// Bytes read for each computation of a prompt (one ubatch).
     pub bytes_per_batch: u64,

@@ -11,14 +11,14 @@ use crate::memory::{Footprint, HeadroomParts};
 pub enum PlacementKind {
     /// A GPU with its own memory.
     Gpu,
-    /// A GPU that uses the host's memory. Bytes beyond its own pool also count against the host
+    /// A GPU that uses the host's memory. Bytes that its own pool cannot hold are also counted on the host
     /// ([`Placement::of_host`]).
     SharedGpu,
     /// The host.
     Host,
 }
 
-/// The memory that a plan takes on one device, and the memory that it keeps free there. Sizes in bytes.
+/// The memory that a plan takes on one device, and the memory that the plan keeps free there. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Placement {
@@ -26,7 +26,7 @@ pub struct Placement {
     pub name: String,
     /// The device's name in ggml (`CUDA0`), which a load uses. `None` for the host and for hypothetical GPUs.
     pub device: Option<String>,
-    /// The ggml backend that drives it.
+    /// The ggml backend that drives the device.
     pub backend: String,
     /// The kind of device.
     pub kind: PlacementKind,
@@ -34,7 +34,8 @@ pub struct Placement {
     pub total: u64,
     /// Bytes that were free when the plan was made; for the host, the bytes that this process may take.
     pub free: u64,
-    /// Layers on the device, the output layer included. The input layer is always on the host and is not counted.
+    /// The number of layers on the device, the output layer included. The input layer is always on the host and is not
+    /// counted.
     pub layers: u32,
     /// Bytes that the model and its context take on the device.
     #[serde(flatten)]
@@ -44,8 +45,8 @@ pub struct Placement {
     pub of_host: u64,
     /// Bytes that the plan keeps free.
     pub headroom: HeadroomParts,
-    /// Bytes for the files loaded beside the model ([`Plan::companions`](super::Plan::companions)), memory pools
-    /// included.
+    /// Bytes for the files that are loaded together with the model ([`Plan::companions`](super::Plan::companions)),
+    /// memory pools included.
     #[serde(default)]
     pub companions: u64,
     /// Bytes that the plan may take: `free` minus `headroom` and `companions`.

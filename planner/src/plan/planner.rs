@@ -48,14 +48,15 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The same planner with [`Request::allow_paging`].
+    /// The same planner, with [`Request::allow_paging`] turned on.
     pub fn with_paging(mut self) -> Self {
         self.request.allow_paging = true;
         self
     }
 
-    /// Sets the measured times of loads and moves of this model's file on this machine. They predict the time of a move
-    /// in a plan with [two placements](crate::plan::Plan::by_depth). Without them, the prediction uses stated figures.
+    /// Sets the measured times of loads and moves of this model's file on this machine. From these times, the time of a
+    /// move is predicted in a plan with [two placements](crate::plan::Plan::by_depth). Without them, the prediction
+    /// uses stated figures.
     pub fn move_rates(mut self, moves: MoveRates) -> Self {
         self.moves = moves;
         self
@@ -68,15 +69,15 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// Leaves memory for a file loaded beside the model, such as an mmproj or a draft. The file goes to a GPU if one
-    /// has room.
+    /// Leaves memory for a file that is loaded together with the model, such as an mmproj or a draft. The file goes to
+    /// a GPU if one has room.
     pub fn beside(mut self, companion: Companion) -> Self {
         self.companions.push(companion);
         self
     }
 
-    /// Plans by the estimate alone. The plan is the fastest placement that fits, or the best one by the request's
-    /// [`Policy`].
+    /// Plans by the estimate alone. The plan is the fastest placement that fits, or the best placement according to the
+    /// request's [`Policy`].
     ///
     /// # Errors
     ///
@@ -98,13 +99,13 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan), but never [`Error::Unknown`]. [`Error::Probe`] if the probe fails on a GPU and no other
-    /// GPU can take its place.
+    /// The errors of [`plan`](Self::plan), but never [`Error::Unknown`]. [`Error::Probe`] if the probe fails on a GPU
+    /// and no other GPU can take its place.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
         self.plan_by(Some(probe))
     }
 
-    /// Plans in memory; if nothing fits and the request allows it, plans with paging.
+    /// Makes a plan without paging. If nothing fits and the request allows paging, makes a plan with paging.
     pub(super) fn plan_by(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         if !self.request.allow_paging {
             return self.plan_once(probe);
@@ -151,7 +152,7 @@ impl<'a> Planner<'a> {
         if let Some(growth) = self.request.growth(&self.profile) {
             chosen.grow(&self.profile, growth, probe)?;
         }
-        // The other placement gets the context to which this one has grown.
+        // The other placement gets the context of this placement, which may have grown.
         let by_depth = match policy {
             Policy::Fastest => self.by_depth(&mut chosen, &model, probe)?,
             Policy::MostLayers => None,
@@ -177,8 +178,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The best placement by `policy`; if `Fastest` finds none, the one with the most layers. Also returns the policy
-    /// that chose the placement.
+    /// The best placement by `policy`; if `Fastest` finds none, the placement with the most layers. Also returns the
+    /// policy that chose the placement.
     fn chosen<'s>(
         &'s self,
         policy: Policy,
@@ -202,7 +203,7 @@ impl<'a> Planner<'a> {
         Ok((policy, chosen))
     }
 
-    /// The note on a smaller cache type: its gains over the best placement with the given type.
+    /// The note on a smaller cache type: what it gains compared with the best placement with the given type.
     fn bought_by_smaller_cache(
         &self,
         chosen: &Chosen<'_>,
@@ -231,10 +232,10 @@ impl<'a> Planner<'a> {
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.tokens(&self.profile);
         params.mtp = self.profile.predicts();
-        // The search adds a cache of experts if the cache is of use.
+        // The search adds a cache of experts if the cache is useful.
         params.moe_cache_size = 0;
         params.n_rs_seq = if self.profile.goes_back_by_states() {
-            // A computation has two tokens more than the drafts (llama-batch.cpp, `split_equal`).
+            // A computation can have two tokens more than the drafts (llama-batch.cpp, `split_equal`).
             let most = params.computed().min(params.n_ctx).saturating_sub(2);
             self.request.drafts(&self.profile).min(most).min(MAX_ROLLBACK_TOKENS)
         } else {
@@ -299,8 +300,8 @@ impl<'a> Planner<'a> {
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
-        // The most common reason for a slow model is a card that this build cannot drive. A second entry of the same
-        // hardware is not worth a note.
+        // The most common reason for a slow model is a card that this build cannot drive. If a card is only a second
+        // entry for the same hardware, there is no note about it.
         let is_lost = |unused: &&UnusedGpu| !matches!(unused.reason, UnusedReason::SameAs { .. });
         notes.extend(self.machine.unused_gpus.iter().filter(is_lost).map(ToString::to_string));
         let windows = profile.state.windows();

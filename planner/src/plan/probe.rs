@@ -1,4 +1,4 @@
-//! The interface through which the planner gets llama.cpp's bytes of a placement.
+//! The interface through which the planner gets the bytes that llama.cpp counts for a placement.
 
 use crate::machine::{Bytes, Gpu};
 use crate::memory::{ContextParams, Footprint, Footprints, Split};
@@ -17,8 +17,8 @@ pub trait Probe {
     /// # Errors
     ///
     /// [`NoRoom`] if a device lacks memory for an allocation of the probe itself; the planner then treats the placement
-    /// as one that does not fit. Any other error means that llama.cpp gave no answer; the planner then leaves these
-    /// devices out.
+    /// as if it did not fit. Any other error means that llama.cpp gave no answer; the planner then leaves these devices
+    /// out.
     fn footprints(
         &self,
         gpus: &[&Gpu],
@@ -27,7 +27,7 @@ pub trait Probe {
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// The answer with an output buffer of `output` bytes added, unless it already has one.
+/// The answer with an output buffer of `output` bytes added, unless the answer already includes such a buffer.
 pub(super) fn with_output(mut answer: Footprints, output: u64) -> Footprints {
     if answer.output == 0 {
         answer.output = output;

@@ -51,8 +51,8 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
     )
 }
 
-/// The gain of a smaller cache type than `given`: layers on GPUs and speed, compared with the best placement for the
-/// `given` type (`wider`). Without such a placement, there is nothing to compare with.
+/// The gain of a smaller cache type than `given`: layers on GPUs and speed, compared with `wider`, the best placement
+/// for the `given` type. If there is no such placement, no gain is stated.
 pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&Chosen<'_>, f64)>) -> String {
     let ty = chosen.params.type_k;
     let mut bought = Vec::new();

@@ -10,7 +10,7 @@ use super::{Placement, PlacementKind, Plan, Speed};
 
 impl fmt::Display for Plan {
     /// One line for the model, a table with a line for each device, the reason, the notes, the predicted speed, the
-    /// placements by depth, and the same placement in other programs' flags.
+    /// placements by depth, and the flags with which other programs make the same placement.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.model;
         write!(f, "{}", model.name)?;
@@ -109,7 +109,8 @@ impl Plan {
         };
         let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
         let rates = [speed.host_rate, fastest].map(|rate| rounded(rate / 1e9));
-        // The host reads its whole layers. With a cache, it does not read the experts of other layers.
+        // The host reads the layers that are wholly on it. If there is a cache, it does not read the experts of other
+        // layers.
         let missed =
             if self.moe_cache.is_some() { ", and experts that the cache lacks come over the link" } else { "" };
         format!(

@@ -1,4 +1,4 @@
-//! The request that a plan is made for.
+//! The request for which a plan is made.
 
 use std::ops::RangeInclusive;
 
@@ -11,27 +11,28 @@ use crate::profile::ModelProfile;
 
 use super::{Depth, Error, KvCache, Workload};
 
-/// How many tokens of context to plan for.
+/// For how many tokens of context the plan is made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Context {
-    /// 4096 tokens for each sequence ([`Request::n_seq_max`]), and up to 32,768 for all together if the extra tokens
-    /// cost no layer and take at most half of each device's remaining budget. No sequence has more than the model's
-    /// training context.
+    /// 4096 tokens for each sequence ([`Request::n_seq_max`]), and up to 32,768 for all sequences together, if no layer
+    /// has to leave the GPUs because of the additional tokens, and if these take at most half of each device's
+    /// remaining budget. No sequence has more than the model's training context.
     ///
-    /// llama.cpp's own default is the training context, or as much of it as fits: for an 8B model with 131,072 tokens
-    /// that is a cache of 16 GiB.
+    /// llama.cpp's own default is the training context, or as much of it as fits. For an 8B model with 131,072 tokens,
+    /// this means a cache of 16 GiB.
     #[default]
     Default,
     /// The model's training context.
     Model,
-    /// Exactly this many tokens. A number above the training context is allowed, and the plan notes it.
+    /// Exactly this many tokens. A number above the training context is allowed, and a note of the plan mentions it.
     Tokens(u32),
-    /// At least this many tokens, and up to the training context if the extra tokens cost no layer.
+    /// At least this many tokens, and up to the training context if no layer has to leave the GPUs because of the
+    /// additional tokens.
     AtLeast(u32),
-    /// At least 4096 tokens for each sequence, and up to the training context for each if the extra tokens cost no
-    /// layer.
+    /// At least 4096 tokens for each sequence, and up to the training context for each sequence, if no layer has to
+    /// leave the GPUs because of the additional tokens.
     Auto,
 }
 
@@ -74,8 +75,8 @@ pub enum GpuLayers {
     /// The number of layers of the fastest plan that fits and keeps the headroom free.
     #[default]
     Auto,
-    /// As `Auto`, with at most this many layers, counted from the output layer on: 1 is the output layer alone. A plain
-    /// number converts to this variant.
+    /// Like `Auto`, but at most this many layers, counted from the output layer on; 1 means only the output layer. A
+    /// plain number converts to this variant.
     AtMost(u32),
     /// Exactly this many layers, counted from the output layer on. A number larger than the number of the model's
     /// layers means all layers. A request that does not fit fails instead of shrinking.
@@ -95,7 +96,7 @@ impl GpuLayers {
         }
     }
 
-    /// Whether the request allows only one number.
+    /// Whether the request allows only one number of layers.
     pub(super) const fn is_exact(self) -> bool {
         matches!(self, Self::Exactly(_) | Self::All)
     }
@@ -122,7 +123,7 @@ pub enum Policy {
     MostLayers,
 }
 
-/// The place of the caches of layers on GPUs.
+/// Where the caches of layers on GPUs are placed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -130,17 +131,17 @@ pub enum KvPlace {
     /// The place that [`ContextParams::offload_kqv`] states: by default with the layer.
     #[default]
     Given,
-    /// With the layer, or all caches on the host if that is faster because the freed GPU memory holds more layers. Each
-    /// token then waits for the keys and values of its whole context, so this pays only in short contexts. A prompt
-    /// counts as in the [`Workload`].
+    /// With the layer, or all caches on the host if this is faster because the GPUs then have room for more layers.
+    /// With the caches on the host, each token waits for the keys and values of its whole context, so this is
+    /// worthwhile only in short contexts. The prompt counts as much as in the [`Workload`].
     Auto,
 }
 
 /// Whether GPUs cache recently used experts whose weights stay on the host.
 ///
 /// With a cache, llama.cpp computes with these experts on the GPU, in batches of up to 32 tokens, and uploads the
-/// experts that the cache lacks. The cache takes memory that whole blocks could use, and every missing expert passes
-/// the link.
+/// experts that are not in the cache. The cache takes memory that whole blocks could use, and every expert that is not
+/// in the cache is sent over the link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -148,7 +149,7 @@ pub enum MoeCache {
     /// A cache of the best size, if it reduces the time of the workload by a tenth.
     #[default]
     Auto,
-    /// No cache: the host computes with its experts.
+    /// No cache: the host computes with the experts that stay there.
     Off,
     /// A cache of this many bytes over all GPUs together, if experts stay on the host.
     Bytes(u64),
@@ -159,8 +160,8 @@ pub enum MoeCache {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostParts {
-    /// Experts; in a model without experts, the feed-forward matrices. Attention, keys and values then go to the GPU
-    /// first. A partly offloaded dense model gains more by this in a longer context.
+    /// Experts or, in a model without experts, the feed-forward matrices. Attention, keys and values then go to the GPU
+    /// first. A dense model that is partly on GPUs gains more from this in a longer context.
     ///
     /// llama.cpp's first computation can then need slightly more memory than it has reserved. The headroom covers the
     /// difference. Without headroom the load's warm-up may fail and trigger a new plan.
@@ -168,14 +169,14 @@ pub enum HostParts {
     Auto,
     /// No parts: layers stay whole.
     None,
-    /// Experts: a token reads only a few of them, so moving them to the host frees many bytes at a low cost.
+    /// Experts. A token reads only a few of them, so if they move to the host, many bytes become free at a low cost.
     Experts,
     /// Experts and dense feed-forward matrices; attention goes to the GPU first.
     FeedForward,
 }
 
 /// The requirements of a plan. The default asks for the fastest placement that fits, with at least 4096 tokens of
-/// context for each sequence and up to 32,768 if they cost no layer ([`Context::Default`]).
+/// context for each sequence and up to 32,768 if no layer has to leave the GPUs because of them ([`Context::Default`]).
 ///
 /// ```
 /// use autoplace_planner::plan::{Context, Request};
@@ -213,15 +214,16 @@ pub struct Request {
     /// value if that makes the plan faster or lets the model fit. `None` keeps `params.n_ubatch`.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub min_ubatch: Option<u32>,
-    /// The prompt and reply whose time the plan minimises. `None` is [`Workload::typical`], a conversation that grows
-    /// to the whole context.
+    /// The prompt and reply whose time the plan minimises. `None` means [`Workload::typical`], a conversation that
+    /// grows to the whole context.
     #[serde(default)]
     pub workload: Option<Workload>,
-    /// The depths that the plan is made for, in live tokens. [`Depth::Fixed`] moves the workload's reply to its depth.
+    /// The depths for which the plan is made, in live tokens. With [`Depth::Fixed`], the workload's reply is moved to
+    /// this depth.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub depth: Depth,
-    /// Context depths, in tokens, at which the plan predicts its speed. Empty: near the beginning, half way, and the
-    /// full context.
+    /// Context depths, in tokens, at which the plan predicts its speed. If this is empty, the depths are near the
+    /// beginning, in the middle, and at the end of the context.
     #[serde(default)]
     pub at: Vec<u32>,
     /// Tokens that each sequence may draft for speculative decoding; one computation covers them and the sequence's
@@ -236,16 +238,17 @@ pub struct Request {
     /// Bytes of host memory to keep free for the prompt store, which keeps computed prompts for later requests.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub prompt_store: u64,
-    /// Weights to place apart from their layer, as with `--override-tensor` and `--n-cpu-moe`. The first pattern that
-    /// matches a weight's name decides. GPUs are numbered in the machine's order.
+    /// Weights to place apart from their layer, as llama.cpp's `--override-tensor` and `--n-cpu-moe` do. The first
+    /// pattern that matches a weight's name decides. GPUs are numbered in the machine's order.
     ///
     /// Overrides or a [`tensor_split`](Self::tensor_split) fix the placement: the planner then chooses only the number
-    /// of layers, and only if [`gpu_layers`](Self::gpu_layers) leaves it open. Empty: the planner chooses the
-    /// placement.
+    /// of layers, and only if [`gpu_layers`](Self::gpu_layers) does not fix it. If this list is empty, the planner
+    /// chooses the placement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<TensorOverride>,
-    /// Proportions in which the machine's GPUs share the layers, in the machine's order; missing entries are 0. Empty:
-    /// the planner chooses. If there are overrides, the free bytes decide instead, as in llama.cpp.
+    /// Proportions in which the machine's GPUs share the layers, in the machine's order; missing entries are 0. If this
+    /// list is empty, the planner chooses; but if there are overrides, the layers are split by the free bytes, as in
+    /// llama.cpp.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tensor_split: Vec<f32>,
     /// All other parameters, with llama.cpp's names and defaults. An `n_ctx` of 0 defers to `context`. Any other
@@ -346,7 +349,7 @@ impl Request {
         self
     }
 
-    /// Sets the depths that the plan is made for (default: [`Depth::Follow`]).
+    /// Sets the depths for which the plan is made (default: [`Depth::Follow`]).
     pub fn depth(mut self, depth: Depth) -> Self {
         self.depth = depth;
         self
@@ -378,7 +381,7 @@ impl Request {
         self
     }
 
-    /// Sets whether all sequences share one cache (`true`) or each has a part of it (`false`).
+    /// Sets whether all sequences share one cache (`true`) or each sequence has a part of it (`false`).
     pub fn kv_unified(mut self, unified: bool) -> Self {
         self.params.kv_unified = unified;
         self
@@ -423,7 +426,7 @@ impl Request {
         self
     }
 
-    /// Sets the tokens that each sequence may draft at once (default: 0).
+    /// Sets how many tokens each sequence may draft at once (default: 0).
     pub fn draft_max(mut self, tokens: u32) -> Self {
         self.draft_max = tokens;
         self
@@ -432,10 +435,10 @@ impl Request {
     /// Sets whether a model that does not fit in the GPUs and the host together may be planned with paging. The default
     /// is `false`: such a model is an error.
     ///
-    /// A model that fits is planned as usual. For a larger one the plan maps the file and does not rearrange the
-    /// host's weights (`mmap` on, `repack` off). The system then drops pages that do not fit and reads them from
-    /// disk again; [`Plan::paging`](super::Plan::paging) predicts the cost. Cache, compute buffers and adapters
-    /// must fit in memory. Such a plan leaves out GPUs whose backend cannot use a mapped file
+    /// A model that fits is planned as usual. For a larger model, the plan maps the file and does not rearrange the
+    /// host's weights (`mmap` on, `repack` off). The system then drops pages that do not fit and reads them from disk
+    /// again; [`Plan::paging`](super::Plan::paging) predicts the cost. Cache, compute buffers and adapters must fit in
+    /// memory. Such a plan leaves out GPUs whose backend cannot use a mapped file
     /// ([`NotMapped`](crate::memory::NotMapped)).
     pub fn allow_paging(mut self, allow: bool) -> Self {
         self.allow_paging = allow;
@@ -507,7 +510,7 @@ impl Request {
         self
     }
 
-    /// The types that the planner may choose for this model's keys or values, the widest first.
+    /// The types that the planner may choose for the keys or the values of this model, the widest first.
     pub fn kv_types_of(&self, profile: &ModelProfile) -> Vec<KvType> {
         let choices = self.kv_cache.choices(profile, &self.params);
         let mut all: Vec<KvType> = choices.iter().flat_map(|params| [params.type_k, params.type_v]).collect();
@@ -518,13 +521,13 @@ impl Request {
     /// Requests a context that embeds texts instead of generating. `pooling` determines how the vectors of a text's
     /// tokens are combined.
     ///
-    /// One computation holds whole texts, so the batch, the ubatch and the outputs are as long as the context,
+    /// One computation consists of whole texts, so the batch, the ubatch and the outputs are as long as the context,
     /// rounded up to a multiple of the number of texts. The default context is 2048 tokens, or the training context if
     /// that is shorter.
     ///
-    /// Up to 16 texts share a computation. [`n_seq_max`](Self::n_seq_max), set before, can raise this number; set
-    /// afterwards, it can also lower it. Only llama.cpp knows the memory of a context for embeddings, so its plan needs
-    /// a [probe](super::Planner::plan_probed) and keeps layers whole.
+    /// Up to 16 texts share a computation. If [`n_seq_max`](Self::n_seq_max) is set before, it can raise this number;
+    /// if it is set afterwards, it can also lower the number. Only llama.cpp knows the memory of a context for
+    /// embeddings, so its plan needs a [probe](super::Planner::plan_probed) and keeps layers whole.
     pub const fn embeddings(mut self, pooling: Pooling) -> Self {
         const TEXTS: u32 = 16;
         self.params.embeddings = Some(pooling);
@@ -543,7 +546,7 @@ impl Request {
         }
     }
 
-    /// The single depth of the request.
+    /// The single depth that the request states, if it does.
     pub(super) const fn fixed_depth(&self) -> Option<u32> {
         match self.depth {
             Depth::Fixed(depth) => Some(depth),
@@ -562,14 +565,14 @@ impl Request {
         depths
     }
 
-    /// Near the beginning, half way, and the full context.
+    /// Depths near the beginning, in the middle, and at the end of the context.
     pub(super) fn whole_depths(n_ctx: u32) -> [u32; 3] {
         const BEGINNING: u32 = 64;
         [BEGINNING.min(n_ctx / 4), n_ctx / 2, n_ctx]
     }
 
-    /// Tokens that each sequence may draft at once: the request's number, or llama.cpp's default for a model with
-    /// blocks that predict further tokens (common.h, `common_params_speculative_draft`).
+    /// The number of tokens that each sequence may draft at once: the request's number, or llama.cpp's default for a
+    /// model with blocks that predict further tokens (common.h, `common_params_speculative_draft`).
     pub(super) fn drafts(&self, profile: &ModelProfile) -> u32 {
         const BY_HEADS: u32 = 3;
         match self.draft_max {
@@ -578,8 +581,8 @@ impl Request {
         }
     }
 
-    /// Bytes of the host's weights that are in no mapped file, if the request allows paging and these GPUs can use a
-    /// mapped file.
+    /// If the request allows paging and these GPUs can use a mapped file, the bytes of the host's weights that are not
+    /// in a mapped file.
     pub(super) fn unmapped_if_paging(&self, profile: &ModelProfile, gpus: &[&Gpu]) -> Option<u64> {
         let may =
             self.allow_paging && self.params.mmap && NotMapped::check(FileFacts::from_profile(profile), gpus).is_none();
@@ -625,7 +628,7 @@ impl Request {
         self
     }
 
-    /// How far this model's context may grow; `None` if it may not.
+    /// How far this model's context may grow; `None` if it may not grow.
     pub(super) fn growth(&self, profile: &ModelProfile) -> Option<Growth> {
         let trained = profile.hparams.n_ctx_train.saturating_mul(self.default_sequences());
         self.may_grow().then(|| match self.context {
@@ -634,7 +637,7 @@ impl Request {
         })
     }
 
-    /// The factor for the default context: the number of sequences, or 1 for a stated number of tokens, which all
+    /// The factor for the default context: the number of sequences, or 1 if a number of tokens was stated, which all
     /// sequences share.
     fn default_sequences(&self) -> u32 {
         match self.asked_context().unwrap_or(self.context) {

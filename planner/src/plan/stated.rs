@@ -1,5 +1,5 @@
-//! A placement that the request fixes, by weights placed apart from their layer (`--override-tensor`, `--n-cpu-moe`) or
-//! by proportions in which GPUs share the layers (`--tensor-split`).
+//! A placement that the request fixes, by weights that are placed apart from their layer (`--override-tensor`,
+//! `--n-cpu-moe`) or by proportions in which GPUs share the layers (`--tensor-split`).
 //!
 //! The planner chooses only the number of layers, if the request leaves it open: the largest number that fits.
 
@@ -81,7 +81,7 @@ impl Planner<'_> {
         Err(Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices, advice: None })
     }
 
-    /// The estimate over all GPUs of the machine, which assigns layers to them in the stated proportions.
+    /// The estimate over all GPUs of the machine, which assigns the layers to the GPUs in the stated proportions.
     fn stated_estimate(&self, params: &ContextParams) -> Result<Estimate, Error> {
         let gpus: Vec<&Gpu> = self.machine.gpus.iter().collect();
         let shares = &self.request.tensor_split;
@@ -189,8 +189,8 @@ impl Planner<'_> {
 }
 
 impl Stated<'_> {
-    /// The memory of each device by the estimate. If `beyond` is given, the excess that a probe of more layers found is
-    /// added. Without a probe, the estimate's uncertainty stays free.
+    /// The memory of each device by the estimate. If `beyond` is given, it is added: these are the bytes by which a
+    /// probe with more layers exceeded the estimate. Without a probe, the estimate's uncertainty stays free.
     fn levels(&self, is_probed: bool, beyond: Option<&Footprints>) -> Levels {
         let (mut footprints, mut unsure) = self.estimate.with_uncertainty(&self.assignment);
         if is_probed {
@@ -206,7 +206,7 @@ impl Stated<'_> {
     }
 }
 
-/// The bytes by which a probe exceeds the estimate of the same placement, in the field `compute`.
+/// Footprints whose field `compute` contains the bytes by which a probe exceeds the estimate of the same placement.
 fn excess(probed: &Footprints, estimated: &Footprints) -> Footprints {
     let more = |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
     let gpus = probed.gpus.iter().zip(&estimated.gpus).map(|(theirs, ours)| more(theirs, ours));

@@ -1,5 +1,5 @@
 //! The workload that a plan is optimised for: a prompt and its reply, at one depth or along a growing conversation.
-//! Also the depths that the plan is made for.
+//! Also the depths for which the plan is made.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +13,9 @@ use crate::machine::ParseError;
 /// A prompt and its reply, whose total time a plan minimises. Its `Display` is the syntax of `autoplace plan
 /// --workload`: `4096+512`.
 ///
-/// The tokens of a **reply** count at the depth of the reply's middle, after the prompt. A **conversation**
+/// All tokens of a **reply** are counted at the depth of the reply's middle, after the prompt. A **conversation**
 /// ([`growing_to`](Self::growing_to)) begins with its prompt and grows, and the reply's tokens are spread evenly over
-/// its depths. With `P` tokens before the first reply, `N` tokens at the end and `t(d)` seconds of a token with `d`
+/// its depths. With `P` tokens before the first reply, `N` tokens at the end and `t(d)` the seconds of a token with `d`
 /// tokens before it ([`SpeedModel::token_seconds`](super::speed::SpeedModel::token_seconds)), a conversation takes
 ///
 /// ```text
@@ -35,14 +35,14 @@ use crate::machine::ParseError;
 #[non_exhaustive]
 #[must_use]
 pub struct Workload {
-    /// Tokens in the context before the prompt, from earlier turns.
+    /// The number of tokens in the context before the prompt, from earlier turns.
     #[serde(default)]
     pub before: u32,
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub prompt: u32,
-    /// Tokens of the reply.
+    /// The number of tokens of the reply.
     pub reply: u32,
-    /// Tokens that the conversation grows to; 0 for a single reply.
+    /// The number of tokens to which the conversation grows; 0 for a single reply.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub grows_to: u32,
 }
@@ -59,8 +59,8 @@ impl Workload {
         self
     }
 
-    /// Spreads the reply over a conversation that grows to this many tokens. A number that the prompt and its reply
-    /// already reach has no effect.
+    /// Spreads the reply over a conversation that grows to this many tokens. If the prompt and its reply already reach
+    /// this number, this has no effect.
     pub const fn growing_to(mut self, tokens: u32) -> Self {
         self.grows_to = if tokens > self.end() { tokens } else { 0 };
         self
@@ -78,14 +78,14 @@ impl Workload {
     }
 
     /// The default workload for a context of `n_ctx` tokens: a conversation that grows from its prompt to the whole
-    /// context. The prompt has 1024 tokens, or an eighth of a context above 8192, up to 4096. The reply has 256 tokens.
-    /// A short context gets a shorter prompt and reply.
+    /// context. The prompt has 1024 tokens or, if the context has more than 8192 tokens, an eighth of it, but at most
+    /// 4096 tokens. The reply has 256 tokens. A short context gets a shorter prompt and reply.
     pub fn typical(n_ctx: u32) -> Self {
         let (prompt, reply) = ((n_ctx / 8).clamp(1024, 4096).min(n_ctx / 4), (n_ctx / 8).clamp(1, 256));
         Self::new(prompt, reply).growing_to(n_ctx)
     }
 
-    /// Tokens before the middle of the reply, or before the middle of the conversation's growth.
+    /// The number of tokens before the middle of the reply, or before the middle of the conversation's growth.
     pub const fn depth(&self) -> u32 {
         let from = self.before.saturating_add(self.prompt);
         let grown = if self.grows_to > 0 { self.grows_to.saturating_sub(from) } else { self.reply };
@@ -100,12 +100,12 @@ impl Workload {
         }
     }
 
-    /// Tokens before the middle of the prompt.
+    /// The number of tokens before the middle of the prompt.
     pub(super) const fn prompt_depth(&self) -> u32 {
         self.before.saturating_add(self.prompt / 2)
     }
 
-    /// The tokens of context, prompt and reply together. A conversation has the tokens that it grows to.
+    /// The tokens of context, prompt and reply together. For a conversation, the number of tokens to which it grows.
     pub const fn tokens(&self) -> u32 {
         let end = self.end();
         if self.grows_to > end { self.grows_to } else { end }
@@ -130,7 +130,7 @@ impl fmt::Display for Workload {
     }
 }
 
-/// The depths that a plan is made for. A depth is the number of live tokens of all sequences together.
+/// The depths for which a plan is made. A depth is the number of live tokens of all sequences together.
 ///
 /// ```
 /// use autoplace_planner::plan::Depth;
@@ -141,17 +141,18 @@ impl fmt::Display for Workload {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Depth {
-    /// The placement follows the depth of the conversation. If two placements cross within the context and moving pays,
-    /// the plan has both ([`Plan::by_depth`](super::Plan::by_depth)), and a loaded model moves between them.
+    /// The placement follows the depth of the conversation. If the times of two placements cross within the context and
+    /// moves are worthwhile, the plan has both placements ([`Plan::by_depth`](super::Plan::by_depth)), and a loaded
+    /// model moves between them.
     ///
     /// A plan nevertheless has only one placement in these cases: the request states a
     /// [workload](super::Request::workload), an exact number of layers, overrides or proportions; files are loaded
-    /// beside the model; or weights are paged.
+    /// together with the model; or weights are paged.
     #[default]
     Follow,
-    /// One placement for all depths, the fastest over the whole conversation.
+    /// One placement for all depths. It is the fastest over the whole conversation.
     All,
-    /// One placement, the fastest at this depth.
+    /// One placement, which is the fastest at this depth.
     Fixed(u32),
 }
 

@@ -1,6 +1,6 @@
-//! LoRA adapters and control vectors. A [`Header`] flows in; its content, checked against the model, becomes part of
-//! the [`ModelProfile`]. Files that llama.cpp would reject, or that would abort the process while a graph is built, are
-//! rejected here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
+//! LoRA adapters and control vectors. In: a [`Header`]. Out: its content, which is checked against the model and
+//! becomes a part of the [`ModelProfile`]. Files that llama.cpp would reject, or that would abort the process while a
+//! graph is built, are rejected here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
 use std::collections::HashMap;
 
@@ -114,8 +114,8 @@ impl Lora {
     }
 }
 
-/// Reads one of the two factors of an addition and names it after its weight. Rejects types that no backend can
-/// multiply by (ggml-cpu.c, `type_traits_cpu`: types without a `vec_dot`).
+/// Reads one of the two factors of an addition and names it after its weight. Rejects types with which no backend can
+/// multiply (ggml-cpu.c, `type_traits_cpu`: types without a `vec_dot`).
 fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterError> {
     use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
     let ty = tensor.ty();
@@ -147,7 +147,7 @@ impl Adapters {
 }
 
 impl ModelProfile {
-    /// The same model with an adapter. The adapter's bytes lie on the device of each weight that it changes.
+    /// The same model with an adapter. The bytes of the adapter for a weight are on the device of that weight.
     ///
     /// # Errors
     ///
@@ -168,8 +168,8 @@ impl ModelProfile {
             };
             lora.fits(pair, weight)?;
             if weights.tied_output && &*pair.a.name == "token_embd.weight" {
-                // llama.cpp would multiply the output matrix by factors whose shapes suit a lookup (llama-graph.cpp,
-                // `build_lora_mm`).
+                // llama.cpp would multiply the output matrix by factors whose shapes are made for a lookup
+                // (llama-graph.cpp, `build_lora_mm`).
                 let reason = format!("changes the token embedding, which is also the output matrix of {}", self.name);
                 return Err(unfit(reason));
             }
@@ -180,7 +180,7 @@ impl ModelProfile {
         Ok(self)
     }
 
-    /// The same model with a control vector. It takes `n_embd` floats for each layer but the first, on the layer's
+    /// The same model with a control vector. It takes `n_embd` floats for each layer except the first, on the layer's
     /// device.
     pub const fn with_control_vector(mut self) -> Self {
         self.adapters.control_vector = true;
@@ -213,7 +213,8 @@ pub enum AdapterError {
     /// The file is not an adapter or is for another model, or llama.cpp would abort on it.
     #[error("{file} {reason}")]
     Unfit { file: String, reason: String },
-    /// A tensor is neither a factor of a pair nor a layer's direction, or its shape does not fit its weight.
+    /// A tensor is neither a factor of a pair nor a layer's direction, or its shape does not fit the weight to which it
+    /// belongs.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
     /// The scale is not a finite number.
@@ -225,7 +226,7 @@ pub enum AdapterError {
     /// A request names an adapter that the model was loaded without.
     #[error("the model was loaded without an adapter called `{name}`: {}", list(present))]
     NoSuchAdapter { name: String, present: Vec<String> },
-    /// A range of layers contains no layer that a control vector could be added to.
+    /// A range of layers contains no layer to which a control vector could be added.
     #[error(
         "control vectors cannot be added to the layers {first} to {last}: layers count from 1, and the first is not after the last"
     )]

@@ -14,7 +14,7 @@ pub(super) enum LayoutRule {
     Nothing,
     /// Every block keeps every token.
     Full,
-    /// As `Full`, including the last layer, which llama.cpp counts as a prediction layer.
+    /// Like `Full`, including the last layer, which llama.cpp counts as a prediction layer.
     Routed,
     /// As `Full`, with one cache for each encoding block. The decoding blocks may not outnumber the encoding blocks
     /// (models/t5.cpp, `load_arch_hparams`).
@@ -35,7 +35,7 @@ pub(super) enum LayoutRule {
     Indexed(Indexer),
     /// Every block keeps a recurrent state.
     Recurrent(Mixer),
-    /// Some blocks keep a recurrent state and the others tokens, or every block keeps both.
+    /// Some blocks keep a recurrent state and the others keep tokens, or every block keeps both.
     Hybrid(Hybrid),
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Window {
     pub(super) unstated: Unstated,
     /// With `Some`, the window has this many tokens whatever number the header states, but 0 means no window.
     pub(super) fixed: Option<u32>,
-    /// The windowed blocks.
+    /// Which blocks are windowed.
     pub(super) pattern: Pattern,
 }
 
@@ -55,11 +55,11 @@ pub(super) struct Window {
 pub(super) enum Unstated {
     /// A window of this many tokens.
     Tokens(u32),
-    /// No window; 0 tokens in the header mean the same.
+    /// There is no window. A 0 in the header means the same.
     NoWindow,
     /// llama.cpp rejects the file.
     Refused,
-    /// llama.cpp aborts the process, even for 0 tokens in the header: its graph requires windowed caches
+    /// llama.cpp aborts the process, even if the header states 0 tokens: its graph requires windowed caches
     /// (models/afmoe.cpp, `graph::graph`).
     Fatal,
 }
@@ -67,9 +67,9 @@ pub(super) enum Unstated {
 /// The windowed blocks, unless the header lists them (`load_swa_pattern`, llama-model.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Of each group of this many blocks, the last has no window.
+    /// In each group of this many blocks, the last block has no window.
     LastIsFull(u32),
-    /// Of each group of this many blocks, the first has no window.
+    /// In each group of this many blocks, the first block has no window.
     FirstIsFull(u32),
     /// The header must list them.
     Listed,
@@ -125,14 +125,14 @@ pub(super) struct Attention {
     pub(super) compressed: bool,
     /// The blocks that attend to a window.
     pub(super) windowed: Windowed,
-    /// The number of rows that each block's index pools; `None` without an index.
+    /// If the blocks have an index, the number of rows that the index of a block pools.
     pub(super) indexed: Option<u32>,
 }
 
 /// The blocks of a hybrid model that attend to a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Windowed {
-    /// None.
+    /// No block attends to a window.
     #[default]
     Never,
     /// All blocks that attend, if the header states a window (models/lfm2.cpp, `load_arch_hparams`).
@@ -146,9 +146,9 @@ pub(super) enum Windowed {
 pub(super) enum Predicting {
     /// Unknown: none of the loaders that we have read has such blocks.
     Unread,
-    /// They keep nothing: llama.cpp's filters exclude them.
+    /// They keep nothing, because llama.cpp's filters exclude them.
     Nothing,
-    /// They keep the same as other blocks: llama.cpp's filters only test for recurrence.
+    /// They keep the same as other blocks, because llama.cpp's filters only test whether a block is recurrent.
     AsOthers,
 }
 
@@ -163,7 +163,7 @@ pub(super) enum Indexer {
     Glm(u32),
     /// The blocks that the header lists, in addition to compressed keys, if the header states how many keys to select.
     ListedIfChoosing,
-    /// The blocks that the header lists; the others attend to a window. All keys are compressed.
+    /// The blocks that the header lists have an index; the other blocks attend to a window. All keys are compressed.
     ListedBesideWindows,
     /// The blocks that are not dense, in addition to keys and values.
     AfterDense,
@@ -172,7 +172,7 @@ pub(super) enum Indexer {
     ListedAndReused,
     /// Every block keeps a window, and compressed caches of the tokens before it.
     Distilled,
-    /// As `Distilled`, but a block may use the compressed cache of an earlier block (models/deepseek41.cpp,
+    /// Like `Distilled`, but a block may use the compressed cache of an earlier block (models/deepseek41.cpp,
     /// `load_arch_hparams`).
     DistilledAndReused,
 }
@@ -194,7 +194,7 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
     };
     Some(match architecture {
         // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2
-        // and mistral3 never read it.
+        // and mistral3 never read one.
         "llama" | "llama-embed" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl" | "qwen3" | "qwen3moe"
         | "qwen3vl" | "qwen3vlmoe" | "qwen3tts" | "phi2" | "phi3" | "phimoe" | "gemma" | "granite" | "granitemoe"
         | "smollm3" | "arcee" | "apertus" | "seed_oss" | "ernie4_5" | "ernie4_5-moe" | "paddleocr" | "hunyuan-moe"

@@ -12,7 +12,7 @@ use super::{AdapterError, ModelProfile};
 #[derive(Debug, Clone)]
 pub struct ControlVector {
     header: Header,
-    /// How many numbers a direction has: the model's `n_embd`.
+    /// How many numbers each direction has: the model's `n_embd`.
     width: usize,
     /// The layer of each direction, and the offset of its numbers in the file.
     directions: Vec<(u32, u64)>,
@@ -55,8 +55,8 @@ impl ControlVector {
         Ok(Self { header: header.clone(), width: model.hparams.n_embd as usize, directions })
     }
 
-    /// Reads the directions and adds them, times `scale`, to `sum`: `n_embd` numbers for each layer, from layer 1 on.
-    /// `sum` grows to the last layer of this file.
+    /// Reads the directions, multiplies them by `scale` and adds them to `sum`, which has `n_embd` numbers for each
+    /// layer, from layer 1 on. If necessary, `sum` is extended to the last layer of this file.
     ///
     /// # Errors
     ///

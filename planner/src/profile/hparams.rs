@@ -12,8 +12,8 @@ pub enum Error {
     /// The header could not be read, or lacks a key that llama.cpp requires.
     #[error(transparent)]
     Header(#[from] gguf::Error),
-    /// The file contains tensors of a projector for images or sound. llama.cpp takes model and projector from separate
-    /// files.
+    /// The file contains tensors of a projector for images or sound. llama.cpp needs the model and the projector in
+    /// separate files.
     #[error(
         "{file}: {count} tensors of a projector are in the model's file, such as `{first}`, as Ollama's own files have \
          them: llama.cpp takes a model and its projector (mmproj) from two files; `autoplace extract` writes the model alone"
@@ -36,11 +36,12 @@ const LOAD: &str = "(llama-model.cpp, `load_hparams`)";
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hyperparameters {
-    /// Blocks, including those that predict further tokens (`n_layer_all`): 1 to 512.
+    /// The number of blocks, including those that predict further tokens (`n_layer_all`): 1 to 512.
     pub n_layer: u32,
     /// Blocks in the file: fewer than `n_layer` if llama.cpp runs through them several times or adds a block.
     pub n_layer_stored: u32,
-    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They count as layers even if unused.
+    /// How many of the last blocks predict further tokens (`n_layer_nextn`). These blocks count as layers even if they
+    /// are not used.
     pub n_layer_nextn: u32,
     /// Context length in training, in tokens.
     pub n_ctx_train: u32,
@@ -48,19 +49,19 @@ pub struct Hyperparameters {
     pub n_embd: u32,
     /// Elements of an embedding that the model returns: `n_embd`, unless the header states another number.
     pub n_embd_out: u32,
-    /// Entries of the vocabulary.
+    /// The number of entries of the vocabulary.
     pub n_vocab: u32,
-    /// Query heads of each block.
+    /// The number of query heads of each block.
     pub n_head: Vec<u32>,
-    /// Key and value heads of each block.
+    /// The number of key and value heads of each block.
     pub n_head_kv: Vec<u32>,
-    /// Elements of a key head.
+    /// The number of elements of a key head.
     pub head_dim_k: u32,
-    /// Elements of a value head.
+    /// The number of elements of a value head.
     pub head_dim_v: u32,
-    /// Elements of a key head in blocks with a sliding window.
+    /// The number of elements of a key head in blocks with a sliding window.
     pub head_dim_k_swa: u32,
-    /// Elements of a value head in blocks with a sliding window.
+    /// The number of elements of a value head in blocks with a sliding window.
     pub head_dim_v_swa: u32,
     /// Width of the dense feed-forward step of each block, in elements; 0 if the header states none.
     pub n_ff_of: Vec<u32>,
@@ -71,12 +72,13 @@ pub struct Hyperparameters {
     /// The pooling type of the header (`llama_pooling_type`); `None` if the header states none or 0, which means no
     /// pooling.
     pub pooling: Option<u32>,
-    /// Whether queries are multiplied by a number per token (`attention.temperature_scale`).
+    /// Whether queries are multiplied by a number for each token (`attention.temperature_scale`).
     pub(super) has_temperature: bool,
     /// The number of deepstack parts. A part is a slice of an input embedding beyond its first `n_embd` elements, and
     /// is added after a later block.
     pub(crate) n_deepstack_layers: u32,
-    /// Elements of the keys and values that compressed keys represent; 0 if the header states none.
+    /// The numbers of elements of the keys and of the values that compressed keys represent; 0 if the header states
+    /// none.
     pub(super) mla: (u32, u32),
 }
 
@@ -84,7 +86,7 @@ pub struct Hyperparameters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Experts {
-    /// Experts in each block.
+    /// The number of experts in each block.
     pub count: u32,
     /// The largest number of experts that a token uses in any block.
     pub used: u32,
@@ -103,7 +105,7 @@ impl Hyperparameters {
         let limit = format_args!("there are {n_layer} blocks {LOAD}");
         let holds = n_layer_nextn <= n_layer;
         keys.check(holds, "nextn_predict_layers", &n_layer_nextn, &limit)?;
-        // In a file without the weights of its prediction blocks, the other blocks are the whole model
+        // If the file does not contain the weights of the prediction blocks, the other blocks are the whole model
         // (models/deepseek4.cpp, `load_arch_hparams`).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
         if matches!(architecture, "deepseek4" | "deepseek41") && header.tensor(&first).is_none() {
@@ -127,8 +129,8 @@ impl Hyperparameters {
 
         let n_head = per_layer("attention.head_count")?.unwrap_or_else(none);
         let n_head_kv = per_layer("attention.head_count_kv")?.unwrap_or_else(|| n_head.clone());
-        // llama-model.cpp, `load_hparams`: the default divides the width among the first block's heads; without heads
-        // there is no default.
+        // llama-model.cpp, `load_hparams`: by default, the width is divided among the heads of the first block; if it
+        // has no heads, there is no default.
         let head_dim = n_embd.checked_div(n_head[0]).unwrap_or(0);
         // plamo2 reads the lengths of keys and values again, even without heads (models/plamo2.cpp,
         // `load_arch_hparams`).
@@ -208,7 +210,8 @@ impl Hyperparameters {
         Ok(())
     }
 
-    /// Blocks that compute a token: all except those that predict further tokens (`n_layer()`, llama-hparams.cpp).
+    /// The number of blocks that compute a token: all except those that predict further tokens (`n_layer()`,
+    /// llama-hparams.cpp).
     pub const fn n_layer_trunk(&self) -> u32 {
         self.n_layer - self.n_layer_nextn
     }
@@ -218,8 +221,8 @@ impl Hyperparameters {
         self.mla.0 > 0 && self.mla.1 > 0
     }
 
-    /// Elements of a token's widest row: residual stream, queries, or feed-forward step, dense or of all experts in
-    /// use.
+    /// The number of elements in the widest row of a token: the residual stream, the queries, or the feed-forward step,
+    /// which is dense or covers all experts in use.
     pub(crate) fn widest(&self) -> u64 {
         let experts = self.experts.map_or(0, |experts| u64::from(experts.n_ff) * u64::from(experts.used));
         let heads = self.n_head.iter().copied().max().unwrap_or(0);
@@ -228,7 +231,7 @@ impl Hyperparameters {
     }
 }
 
-/// One header's `<architecture>.*` keys.
+/// The `<architecture>.*` keys of one header.
 pub(super) struct Keys<'a> {
     pub(super) header: &'a Header,
     pub(super) architecture: &'a str,
@@ -300,7 +303,7 @@ impl Keys<'_> {
         Ok(self.header.bool(&self.key("attention.causal"))? != Some(false))
     }
 
-    /// Rejects unknown names: `load_hparams` (llama-model.cpp) would abort the process.
+    /// Rejects unknown names: with them, `load_hparams` (llama-model.cpp) would abort the process.
     fn rope_scaling(&self) -> Result<(), Error> {
         let suffix = "rope.scaling.type";
         let name = self.header.str(&self.key(suffix))?.unwrap_or("linear");
@@ -309,7 +312,7 @@ impl Keys<'_> {
         self.check(holds, suffix, &format_args!("{name:?}"), &limit)
     }
 
-    /// Rejects unknown names: `load_hparams` (llama-model.cpp) would abort the process.
+    /// Rejects unknown names: with them, `load_hparams` (llama-model.cpp) would abort the process.
     fn classifier(&self) -> Result<(), Error> {
         let suffix = "classifier.activation";
         let Some(name) = self.header.str(&self.key(suffix))? else {
@@ -382,13 +385,13 @@ impl Keys<'_> {
     fn n_embd_out(&self, n_embd: u32) -> Result<u32, Error> {
         match self.architecture {
             "wavtokenizer-dec" => return self.or("embedding_length", n_embd),
-            // One score for each token (models/vllm-decision2.cpp, `load_arch_hparams`).
+            // The output is one score for each token (models/vllm-decision2.cpp, `load_arch_hparams`).
             "vllm-decision2" => return Ok(1),
-            // One score for each kind of decision (models/lfm2.cpp, `load_arch_hparams`).
+            // The output is one score for each kind of decision (models/lfm2.cpp, `load_arch_hparams`).
             "lfm2" if self.or("decision.block_count", 0)? > 0 => return Ok(3),
             _ => {}
         }
-        // A value of 0 means unstated (llama-hparams.cpp, `n_embd_out`).
+        // A value of 0 means that the header does not state the width (llama-hparams.cpp, `n_embd_out`).
         Ok(match self.or("embedding_length_out", n_embd)? {
             0 => n_embd,
             stated => stated,

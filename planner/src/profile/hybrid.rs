@@ -80,7 +80,7 @@ impl Hybrid {
                 }
                 let every = keys.or("full_attention_interval", default)? as usize;
                 if every == 0 {
-                    // llama.cpp would divide by zero.
+                    // With such an interval, llama.cpp would divide by zero.
                     return unknown("with an interval of no blocks");
                 }
                 blocks.map(|il| (il + 1) % every != 0).collect()
@@ -90,7 +90,7 @@ impl Hybrid {
 }
 
 /// The index of a hybrid model (llama-memory-hybrid-idx.cpp, the constructor). Returns the elements of a key (times
-/// `rows` if keys are pooled) and, for each block, whether it has an index; the flag matters only for blocks with
+/// `rows` if keys are pooled) and, for each block, whether it has an index; this matters only for blocks with
 /// attention.
 fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool>), NoLayout> {
     let key = keys.required("attention.indexer.key_length")?;

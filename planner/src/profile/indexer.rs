@@ -1,4 +1,4 @@
-//! Blocks with several caches: keys to attend with, and index keys that select among them.
+//! Blocks with several caches: keys for the attention, and index keys that select among these keys.
 
 use super::arch::{Indexer, Pattern, Unstated, Window};
 use super::kv_layout::{Facts, Kept, NoLayout, PREDICTS, Windows, unknown, windows};
@@ -69,11 +69,12 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLayou
         let (k, v) = hparams.state(il);
         let v = (!compressed).then_some(v);
         if sources[il] != il {
-            // Each indexer has its own keys (llama-kv-cache-dsa.cpp, the constructor).
+            // Each block with an index has its own index keys (llama-kv-cache-dsa.cpp, the constructor).
             return BlockState::new(indexed[il].then_some((Part::IndexKeys, index_k, Rows::Tokens)));
         }
         match (indexed[il], v) {
-            // The values have one head of the cache's width (llama-kv-cache-msa.cpp, the constructor).
+            // The values of an index have one head with the width of the cache (llama-kv-cache-msa.cpp, the
+            // constructor).
             (true, v) => BlockState::indexed(k, v, index_k, v.map(|_| hparams.head_dim_v)),
             (false, None) => BlockState::compressed(k, Rows::Tokens),
             (false, Some(_)) => hparams.full(il),
@@ -90,7 +91,7 @@ fn sources(Facts { keys, hparams }: Facts<'_>, indexed: &[bool]) -> Result<Vec<u
         None => (0..trunk as usize).collect::<Vec<_>>(),
     };
     let rotates = keys.flags("attention.rope_pattern", trunk)?.unwrap_or_else(|| vec![true; trunk as usize]);
-    // llama.cpp rejects such a file.
+    // llama.cpp rejects a file whose first block has no index.
     if !indexed[0] {
         return unknown("without an indexer in its first block");
     }
@@ -112,7 +113,8 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     };
     let n_layer = hparams.n_layer as usize;
     let trunk = hparams.n_layer_trunk() as usize;
-    // The list covers all blocks or only those that compute a token. llama.cpp looks up no prediction block in it.
+    // The list covers either all blocks, or only the blocks that compute a token. llama.cpp does not look up prediction
+    // blocks in it.
     let types = match keys.list(TYPES)? {
         Some(types) if types.len() == trunk || types.len() == n_layer => types,
         _ => return unknown("without a list of its indexers"),
@@ -194,7 +196,7 @@ fn distilled_and_reused(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let compressed = |il: usize| {
         let ratio = ratios[il];
         let row = head.saturating_add(index);
-        // The state holds the pending tokens and their weights.
+        // The state contains the pending tokens and their weights.
         let pending = (Part::State, head.saturating_mul(ratio), Rows::Pending);
         BlockState::new([(Part::IndexKeys, row, Rows::Groups(ratio)), pending, pending])
     };
@@ -205,15 +207,15 @@ fn distilled_and_reused(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     })
 }
 
-/// The ratio at which each block compresses tokens; 0 for a block that does not.
+/// The ratio at which each block compresses tokens; 0 for a block that does not compress tokens.
 fn ratios(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<u32>, NoLayout> {
     let n_layer = hparams.n_layer as usize;
     let ratios = match keys.list(RATIOS)? {
         Some(ratios) if ratios.len() >= n_layer => ratios,
         _ => return unknown("without a ratio for each block"),
     };
-    // llama.cpp looks up a prediction block with a ratio in a list of the blocks before it (llama-kv-cache-dsv4.cpp,
-    // `is_comp_owner`).
+    // If a prediction block has a ratio, llama.cpp looks it up in a list that has only the blocks before it
+    // (llama-kv-cache-dsv4.cpp, `is_comp_owner`).
     for &ratio in &ratios[hparams.n_layer_trunk() as usize..n_layer] {
         let limit = "llama.cpp reads beyond a list if a block that predicts further tokens compresses tokens";
         keys.check(ratio == 0, RATIOS, &ratio, &limit)?;

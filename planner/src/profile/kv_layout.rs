@@ -13,7 +13,8 @@ const PATTERN: &str = "attention.sliding_window_pattern";
 pub(super) enum NoLayout {
     /// The header is rejected.
     Refused(Error),
-    /// Unknown: we have not read llama.cpp's code for such a model. The text completes "`architecture` ...".
+    /// Unknown: we have not read llama.cpp's code for such a model. The text completes a sentence that begins with the
+    /// architecture.
     Unknown(String),
 }
 
@@ -44,9 +45,9 @@ pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
 /// The windows of a model (`n_swa`, `is_swa_impl`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Windows {
-    /// Tokens of each window.
+    /// The number of tokens of each window.
     pub(super) tokens: u32,
-    /// For each block, including those that predict, whether it has a window.
+    /// For each block, including the blocks that predict further tokens (MTP), whether it has a window.
     pub(super) blocks: Vec<bool>,
 }
 
@@ -233,8 +234,8 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
     Ok(Some(Windows { tokens, blocks }))
 }
 
-/// For each block, whether it is windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of each
-/// group (llama-hparams.cpp, `set_swa_pattern`).
+/// For each block, whether it is windowed: as the header lists it (llama-model.cpp, `load_swa_pattern`), or else all
+/// blocks but one of each group (llama-hparams.cpp, `set_swa_pattern`).
 fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<bool>, NoLayout> {
     if let Some(Value::Array(listed)) = keys.get(PATTERN) {
         // llama.cpp would reject other lengths and types of lists, or read them in another way. No converter writes
@@ -261,12 +262,12 @@ fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<b
 }
 
 impl Hyperparameters {
-    /// Elements of a token's keys and values in block `il`.
+    /// The numbers of elements of a token's keys and values in block `il`.
     pub(super) fn state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k, self.head_dim_v)
     }
 
-    /// Elements of a token's keys and values in block `il`, if it is windowed.
+    /// The numbers of elements of a token's keys and values in block `il`, if it is windowed.
     pub(super) fn windowed_state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k_swa, self.head_dim_v_swa)
     }
@@ -302,7 +303,8 @@ impl Hyperparameters {
         blocks
     }
 
-    /// Elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`, llama-hparams.cpp).
+    /// The number of elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`,
+    /// llama-hparams.cpp).
     pub(crate) fn widest_v_of(&self, windowed: &[bool]) -> u32 {
         let values = |il| match windowed.get(il) {
             Some(true) => self.windowed_state(il).1,

@@ -1,4 +1,4 @@
-//! Room 2: the meaning of a header. A [`Header`] flows in; a [`ModelProfile`] flows out: the number of layers, the
+//! Room 2: the meaning of a header. In: a [`Header`]. Out: a [`ModelProfile`], which has the number of layers, the
 //! weights of each layer, and the memory of the context. A header that would make llama.cpp abort is rejected with a
 //! typed [`Error`].
 
@@ -44,7 +44,7 @@ pub struct ModelProfile {
     pub name: String,
     /// `general.architecture`, in llama.cpp's spelling: `llama`, `qwen3moe`.
     pub architecture: String,
-    /// The quantisation's name for `general.file_type` (`Q4_K_M`), if that is known.
+    /// The quantisation's name for `general.file_type` (`Q4_K_M`), if the name is known.
     pub file_type: Option<&'static str>,
     /// Bytes of all shards together.
     pub file_bytes: u64,
@@ -59,7 +59,7 @@ pub struct ModelProfile {
     pub state: KvLayout,
     /// The adapters that [`with_lora`](Self::with_lora) has added.
     pub adapters: Adapters,
-    /// Whether the blocks that predict further tokens are loaded; false until [`with_mtp`](Self::with_mtp).
+    /// Whether the blocks that predict further tokens are loaded; false until [`with_mtp`](Self::with_mtp) is called.
     mtp: bool,
     /// Whether llama.cpp creates matrices that are not in the file, to transform the inputs of weights
     /// (`prism.hadamard`).
@@ -75,8 +75,8 @@ pub fn is_of_projector(name: &str) -> bool {
     PROJECTOR.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Rejects a model file that contains a projector: llama.cpp rejects unused tensors (`wrong number of tensors`,
-/// llama-model-loader.cpp, `done_getting_tensors`).
+/// Rejects a model file that contains a projector: llama.cpp rejects files with unused tensors (`wrong number of
+/// tensors`, llama-model-loader.cpp, `done_getting_tensors`).
 fn check_projector(keys: &Keys<'_>) -> Result<(), Error> {
     let mut of_projector = keys.header.tensors().map(Tensor::name).filter(|name| is_of_projector(name));
     match of_projector.next() {
@@ -93,7 +93,7 @@ fn check_projector(keys: &Keys<'_>) -> Result<(), Error> {
 impl TryFrom<&Header> for ModelProfile {
     type Error = Error;
 
-    /// As [`ModelProfile::from_header`].
+    /// Like [`ModelProfile::from_header`].
     fn try_from(header: &Header) -> Result<Self, Error> {
         Self::from_header(header)
     }
@@ -132,7 +132,7 @@ impl ModelProfile {
         })
     }
 
-    /// Blocks of the model, including those that predict further tokens: llama.cpp's `n_layer_all`.
+    /// The number of blocks of the model, including those that predict further tokens: llama.cpp's `n_layer_all`.
     pub const fn n_layer(&self) -> u32 {
         self.hparams.n_layer
     }
@@ -149,10 +149,10 @@ impl ModelProfile {
         weights.find(|weight| weight.stays_on_host())
     }
 
-    /// The first reason why an estimate of this model's memory may be too low, or `None`. If there is a reason, only a
-    /// probe of llama.cpp gives the memory. The reasons, in order: an unknown KV layout, a graph that the estimate does
-    /// not model, matrices that are not in the file, weights of a type that no GPU multiplies by, weights in no known
-    /// layer.
+    /// The first reason why an estimate of this model's memory may be too low, or `None`. If there is such a reason,
+    /// only a probe of llama.cpp can tell the memory. These are the reasons, in order: an unknown KV layout, a graph
+    /// that the estimate does not model, matrices that are not in the file, weights of a type that no GPU multiplies
+    /// by, weights that belong to no known layer.
     pub fn unmodelled(&self) -> Option<String> {
         if let KvLayout::Unknown { reason } = &self.state {
             return Some(reason.clone());

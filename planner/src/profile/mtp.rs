@@ -55,8 +55,8 @@ fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, 
 }
 
 impl ModelProfile {
-    /// The same model with the blocks that predict further tokens loaded. A second context computes them, so only a
-    /// [probe](crate::plan::Planner::plan_probed) can plan the model.
+    /// The same model, with the blocks that predict further tokens loaded too. A second context computes them, so only
+    /// a [probe](crate::plan::Planner::plan_probed) can plan the model.
     ///
     /// # Errors
     ///
@@ -98,8 +98,8 @@ impl ModelProfile {
         self.mtp
     }
 
-    /// Whether llama.cpp keeps earlier states, to which it returns when draft tokens are rejected (llama-arch.cpp,
-    /// `llm_arch_supports_rs_rollback`).
+    /// Whether llama.cpp keeps earlier states, so that it can return to them when draft tokens are rejected
+    /// (llama-arch.cpp, `llm_arch_supports_rs_rollback`).
     pub(crate) fn goes_back_by_states(&self) -> bool {
         self.mtp && matches!(self.architecture.as_str(), "qwen35" | "qwen35moe")
     }

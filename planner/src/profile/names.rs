@@ -1,7 +1,7 @@
 //! The meaning of a tensor's name: its role, and the layer that decides its place in llama.cpp.
 //!
-//! The layers follow llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp), read through `LLM_TENSOR_NAMES`. A repeating
-//! tensor without a number belongs to the block that the loaders in models/*.cpp name.
+//! The layers follow llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp), read through `LLM_TENSOR_NAMES`. If a tensor that
+//! repeats in each block has no number, it belongs to the block for which the loaders in models/*.cpp request it.
 
 /// The role of a weight in its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,9 +9,9 @@
 pub enum WeightRole {
     /// Queries, keys, values, the output projection, index keys, and their norms.
     Attention,
-    /// A feed-forward step that every token takes: dense matrices and their norms.
+    /// A feed-forward step for every token: dense matrices and their norms.
     FeedForward,
-    /// Experts, of which each token uses some: the weights that `--cpu-moe` keeps on the host (common/common.h,
+    /// Experts, of which each token uses only some: the weights that `--cpu-moe` keeps on the host (common/common.h,
     /// `LLM_FFN_EXPS_REGEX`).
     Experts,
     /// An expert that every token uses.
@@ -21,7 +21,7 @@ pub enum WeightRole {
 }
 
 impl WeightRole {
-    /// The role of a tensor by its name: `blk.3.ffn_down_exps.weight`. `Other` for a tensor outside a block.
+    /// The role of a tensor, from its name: `blk.3.ffn_down_exps.weight`. `Other` for a tensor outside a block.
     pub fn from_name(name: &str) -> Self {
         let stacks = ["enc.", "dec."].iter();
         let own = stacks.filter_map(|stack| name.strip_prefix(stack)).next();
@@ -100,7 +100,7 @@ impl Slot {
             "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" | "value_embd" | "mask_embd" => {
                 Self::Input
             }
-            // The norm of the output under a wrong name (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
+            // This is the norm of the output, under a wrong name (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
             "token_embd_norm" if matches!(architecture, "lfm2" | "lfm2moe") => Self::Output,
             // The norms of the embeddings belong to the first layer, not to the input layer (llama-arch.cpp,
             // `LLM_TENSOR_INFOS`).

@@ -1,5 +1,4 @@
-//! The matrices that caches rotate keys and values by. A model's layout flows in; the same layout with these matrices
-//! flows out.
+//! The matrices by which caches rotate keys and values. In: a model's layout. Out: the same layout with these matrices.
 //!
 //! llama.cpp multiplies quantised keys and values by a Hadamard matrix, which spreads large elements over all of them.
 //! Each cache keeps one matrix for the keys and one for the values of each block, in a buffer of its own on the block's
@@ -38,10 +37,10 @@ pub(super) fn set(
                 (Part::State, _) => Rotation::Never,
                 (Part::Keys, _) => of_keys(k, first_k, always(hparams.head_dim_k)),
                 (Part::Values, _) => of_values(v, first_v),
-                // A row holds compressed keys and index keys.
+                // A row contains both compressed keys and index keys.
                 (Part::IndexKeys, Rows::Groups(_)) if architecture == "deepseek41" => of_keys(kept.n, kept.n, false),
-                // The first tensor of groups holds compressed keys. The second one holds the index keys that select
-                // among them.
+                // The first tensor with a row for each group contains compressed keys. The second such tensor contains
+                // the index keys that select among them.
                 (Part::IndexKeys, Rows::Groups(_)) if compresses => {
                     compresses = false;
                     of_keys(k, first_k, always(hparams.head_dim_k))
@@ -53,8 +52,9 @@ pub(super) fn set(
     }
 }
 
-/// Elements of the first block's key in the cache of these index keys. In llama-kv-cache-dsa.cpp (the constructor) a
-/// window has its own width of keys. In llama-kv-cache-dsv4.cpp every block has a window, so its keys have one width.
+/// The number of elements of the first block's key, in the cache that holds the index keys of `kept`. In
+/// llama-kv-cache-dsa.cpp (the constructor) a window has its own width of keys. In llama-kv-cache-dsv4.cpp every block
+/// has a window, so its keys have one width.
 fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameters) -> u32 {
     match (kept.rows, windowed.first()) {
         (Rows::Tokens, Some(true)) => hparams.head_dim_k_swa,

@@ -8,8 +8,9 @@ pub enum KvLayout {
     Known {
         /// The state of each block.
         blocks: Vec<BlockState>,
-        /// Elements of the widest block's values, whether or not that block has a cache (`n_embd_v_gqa_max`). Without
-        /// flash attention all caches have this width (llama-kv-cache.cpp, the constructor).
+        /// The number of elements of the widest block's values, whether or not that block has a cache
+        /// (`n_embd_v_gqa_max`). Without flash attention all caches have this width (llama-kv-cache.cpp, the
+        /// constructor).
         widest_v: u32,
         /// For each block, including blocks without a cache of their own, whether it attends to a sliding window. Empty
         /// if no block does.
@@ -39,20 +40,20 @@ pub struct BlockState {
 pub struct KeptTensor {
     /// The content.
     pub part: Part,
-    /// Elements of a row.
+    /// The number of elements of a row.
     pub n: u32,
     /// The number of rows.
     pub rows: Rows,
-    /// The matrix that the cache rotates these rows by.
+    /// The matrix by which the cache rotates these rows.
     pub rotation: Rotation,
 }
 
 /// The square matrix of 32-bit floats by which a cache rotates keys or values before they are quantised. Each block has
-/// one, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
+/// one matrix, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotation {
-    /// None.
+    /// No matrix.
     #[default]
     Never,
     /// A matrix of this width, if the type of the cache is quantised.
@@ -86,7 +87,8 @@ pub enum Part {
 pub enum Rows {
     /// One row for each token.
     Tokens,
-    /// One row for each token of the window (`n_swa`, `llama_kv_cache_iswa`), or for each token with `swa_full`.
+    /// One row for each token of the window (`n_swa`, `llama_kv_cache_iswa`), or, with `swa_full`, for each token of
+    /// the context.
     Window(u32),
     /// One row for each token of a window, separately for each sequence (llama-kv-cache-dsv4.cpp, the constructor).
     OwnWindow(u32),
@@ -127,7 +129,7 @@ impl BlockState {
         Self::new([r, s].map(|n| (Part::State, n, Rows::States)))
     }
 
-    /// This state, with the tensors of another added.
+    /// This state, to which the tensors of another state are added.
     pub(super) fn and(mut self, other: &Self) -> Self {
         self.kept.extend(&other.kept);
         self

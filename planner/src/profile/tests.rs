@@ -6,7 +6,8 @@ use crate::gguf::{Builder, TensorType};
 
 use super::{BlockState, Error, ModelProfile, MtpError, Part, Rotation, Rows};
 
-/// A model of two blocks without tensors, with these keys of its architecture: `x.y=8`, a list as `x.y=8,4`.
+/// A model of two blocks without tensors, with these keys of its architecture. A number is written as `x.y=8`, a list
+/// as `x.y=8,4`.
 fn model(architecture: &str, keys: &str) -> Builder {
     let base = "block_count=2 context_length=1024 embedding_length=64 feed_forward_length=128 attention.head_count=4";
     let mut builder = Builder::new(architecture);
@@ -26,7 +27,7 @@ fn profile(builder: &Builder) -> ModelProfile {
     ModelProfile::from_header(&builder.header().unwrap()).unwrap()
 }
 
-/// Checks that a header is rejected for the value of a key of its architecture.
+/// Checks that a header is rejected because of the value of a key of its architecture.
 #[track_caller]
 fn refused(builder: &Builder, suffix: &str, value: &str) {
     let header = builder.header().unwrap();
@@ -64,7 +65,7 @@ fn the_vocabulary_is_counted_stated_or_measured() {
     assert_eq!(profile(&stated.array_str("tokenizer.ggml.tokens", ["a", "b", "c"])).hparams.n_vocab, 3);
 }
 
-/// A model with a prediction block that has these weights, named without their block.
+/// A model with a prediction block that has these weights, which are named without the block.
 fn predicting(architecture: &str, heads: u32, weights: &str) -> ModelProfile {
     let builder = model(architecture, &format!("nextn_predict_layers={heads}"));
     let weights = weights.split_whitespace().map(|name| format!("blk.1.{name}"));
@@ -173,7 +174,7 @@ fn values_that_would_abort_the_process_are_refused() {
     assert!(error.ends_with("the key 'llama.context_length' is missing"), "{error}");
 }
 
-/// The tensors that each block keeps, and the earlier block that it reads keys from.
+/// For each block, the tensors that it keeps, and the earlier block from which it reads keys.
 type Layout = Vec<(Vec<(Part, u32, Rows)>, Option<usize>)>;
 
 fn layout(builder: &Builder) -> Layout {
@@ -193,8 +194,8 @@ fn blocks_read_the_compressed_keys_of_the_last_block_that_keeps_some() {
         attention.indexer.key_length=16 attention.compress_ratios=0,2,2,1,1,0 attention.kv_source_layers=1,3 \
         attention.indexer.source_layers=1,3";
     let window = (Keys, 32, Rows::OwnWindow(100));
-    // Each group has a key of 32 elements and an index key of 16; the pending tensors hold the tokens of a group and
-    // their weights.
+    // Each group has a key of 32 elements and an index key of 16 elements. The pending tensors contain the tokens of a
+    // group and their weights.
     let distilled = |ratio: u32| {
         let pending = (State, 32 * ratio, Rows::Pending);
         vec![window, (IndexKeys, 32 + 16, Rows::Groups(ratio)), pending, pending]
@@ -228,10 +229,10 @@ fn blocks_use_the_compressed_keys_of_the_block_that_the_header_names() {
     let own = of([&[all, index], &[all], &[all, index], &[all]]);
     assert_eq!(layout(&model("mistral-large4", &keys("0,1,2,3"))), own);
     assert_eq!(layout(&model("mistral-large4", &keys("0,0,2,2"))), of([&[all, index], &[], &[all, index], &[]]));
-    // A block that uses another block's keys still has an indexer with keys of its own.
+    // A block that uses another block's keys still has an index with its own keys.
     let first = keys("0,0,0,0").replace("rope_pattern=1,1,0,0", "rope_pattern=1,1,1,1");
     assert_eq!(layout(&model("mistral-large4", &first)), of([&[all, index], &[], &[index], &[]]));
-    // The sources are a later block, a block without keys, and a block with another rotation.
+    // The wrong sources are a later block, a block without keys, and a block with another rotation.
     for wrong in ["0,2,2,2", "0,0,1,3", "0,0,0,3"] {
         let reason = profile(&model("mistral-large4", &keys(wrong))).unmodelled().unwrap();
         assert!(reason.contains("uses keys that no earlier block keeps"), "{wrong}: {reason}");
@@ -257,7 +258,7 @@ fn convolutions_alternate_with_windows_and_full_attention() {
     let expected: Layout = vec![(past, None), (attended(Rows::Window(100)), None), (attended(Rows::Tokens), None)];
     let lfm3 = model("lfm3", keys);
     assert_eq!(layout(&lfm3), expected);
-    // Without causal attention, the whole text is read at once.
+    // Without causal attention, the whole text is computed at once.
     let decides = lfm3.bool("lfm3.attention.causal", false);
     let nothing: Layout = vec![(Vec::new(), None); 3];
     assert_eq!(layout(&decides), nothing);
@@ -284,7 +285,7 @@ fn each_cache_has_matrices_for_its_own_heads() {
         ("deepseek2", latent, vec![vec![IfQuantised(64)]; 2]),
         ("deepseek32", latent, vec![vec![IfQuantised(64), Always(128)]; 2]),
         ("hy_v4", latent, vec![vec![IfQuantised(64), IfQuantised(128)]; 2]),
-        // The first block is windowed, and its values of 96 elements decide for all.
+        // The first block is windowed, and its values have 96 elements, which decide for all blocks.
         ("gpt-oss", windowed, vec![vec![IfQuantised(128), Never], vec![IfQuantised(512), Never]]),
         (
             "deepseek4",

@@ -17,11 +17,11 @@ pub struct Weight {
     pub name: Arc<str>,
     /// The type of the elements.
     pub ty: TensorType,
-    /// Elements in each dimension, innermost first; unused dimensions are 1.
+    /// The number of elements in each dimension, the innermost first; unused dimensions are 1.
     pub shape: [u64; 4],
     /// Bytes (`ggml_nbytes`).
     pub bytes: u64,
-    /// The role in its block.
+    /// The role of the weight in its block.
     pub role: WeightRole,
 }
 
@@ -42,7 +42,7 @@ impl Weight {
     }
 
     /// Whether llama.cpp keeps this weight on the host wherever its layer is (llama-model-loader.cpp,
-    /// `select_weight_buft`): no GPU supports the product (ggml-cuda.cu, ggml-vulkan.cpp, ggml-metal-device.m).
+    /// `select_weight_buft`): no GPU supports the product with it (ggml-cuda.cu, ggml-vulkan.cpp, ggml-metal-device.m).
     pub(crate) fn stays_on_host(&self) -> bool {
         self.ty == TensorType::F8_E4M3 && self.is_matrix()
     }
@@ -54,7 +54,7 @@ impl Weight {
     }
 }
 
-/// The layer that a weight follows.
+/// The layer to which a weight belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     /// Always on the host.
@@ -98,13 +98,13 @@ pub struct WeightBytes {
     /// For each block, whether it uses the weights in `rope`.
     pub rope_blocks: Vec<bool>,
     /// Weights that the file contains but llama.cpp does not load: those of blocks that predict further tokens (without
-    /// `load_mtp`), and unused ones.
+    /// `load_mtp`), and weights that llama.cpp does not use.
     pub skipped: Vec<Weight>,
-    /// Weights in no known layer. llama.cpp may reject the file or place them anywhere. Their bytes count with the
-    /// output layer, and the plan's notes name them.
+    /// Weights in no known layer. llama.cpp may reject the file or place them anywhere. Their bytes are counted with
+    /// the output layer, and the notes of a plan name them.
     pub unplaced: Vec<Weight>,
-    /// Whether the token embedding computes the logits: there is no `output.weight`, and llama.cpp makes a second copy
-    /// of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
+    /// Whether the token embedding computes the logits: if so, there is no `output.weight`, and llama.cpp makes a
+    /// second copy of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
     pub tied_output: bool,
 }
 
@@ -126,7 +126,7 @@ impl WeightBytes {
             let weight = Weight::new(tensor);
             match Slot::from_name(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
-                // In a file of prediction blocks only, those blocks are the model (llama-model.cpp, `create_memory`).
+                // If a file has only prediction blocks, these blocks are the model (llama-model.cpp, `create_memory`).
                 Slot::Block(block)
                     if trunk > 0
                         && (trunk..hparams.n_layer).contains(&block)

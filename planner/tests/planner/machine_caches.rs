@@ -223,7 +223,10 @@ fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
 
 proptest! {
     #[test]
-    fn no_cache_file_causes_a_panic_or_a_figure_above_the_cards_total(text in any::<Vec<u8>>(), tail in "[0-9a-z \n-]{0,60}") {
+    fn no_cache_file_causes_a_panic_or_a_figure_above_the_cards_total(
+        text in any::<Vec<u8>>(),
+        tail in "[0-9a-z \n-]{0,60}",
+    ) {
         let folder = tempfile::tempdir().unwrap();
         let cache = MeasurementCache::at(folder.path());
         cache.put_headroom(&card(), BUILD, learned(20, 30));

@@ -51,7 +51,7 @@ impl ModelHandle {
     ///
     /// # Errors
     ///
-    /// As [`EngineBuilder::start`](generate::EngineBuilder::start).
+    /// The errors of [`EngineBuilder::start`](generate::EngineBuilder::start).
     pub fn engine(&self) -> Result<Engine, generate::Error> {
         let known = |shared: &Shared| {
             let mut state = shared.lock();

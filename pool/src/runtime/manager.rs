@@ -416,6 +416,7 @@ fn look(shared: &Arc<Shared>) {
     }
     shared.give_to_others();
     let Ok(machine) = shared.bare_machine() else { return };
+    let is_pressed = !input(shared, &machine).0.is_within();
     let Ok(plan) = decide(shared, &machine, None) else { return };
     let unloaded = plan.steps.iter().filter_map(|step| match step {
         Step::Unload { model } => Some(model.clone()),
@@ -428,7 +429,7 @@ fn look(shared: &Arc<Shared>) {
     }
     shared.change(|state| {
         for entry in state.entries.iter_mut().filter(|entry| unloaded.contains(&entry.label)) {
-            entry.is_parked = entry.loaded.is_none();
+            entry.is_parked = is_pressed && entry.loaded.is_none();
         }
     });
     let parked = {

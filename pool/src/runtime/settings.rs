@@ -21,7 +21,7 @@ pub(super) struct Settings {
     pub(super) look: Duration,
     /// Where other processes' models and pools are seen.
     pub(super) leases: Leases,
-    /// This pool among all that see each other.
+    /// A name that distinguishes this pool from the other pools that use the same leases (process id and a number).
     pub(super) id: String,
     pub(super) configure: Configure,
 }

@@ -54,7 +54,7 @@ impl ModelRequest {
     ///
     /// # Errors
     ///
-    /// As [`Pool::get`](super::Pool::get).
+    /// The errors of [`Pool::get`](super::Pool::get).
     pub fn wait(self) -> Result<ModelHandle, Error> {
         self.ticket.wait()
     }

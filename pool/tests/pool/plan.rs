@@ -232,6 +232,34 @@ fn two_models_that_fit_beside_each_other_with_fewer_texts_at_once_are_both_loade
 }
 
 #[test]
+fn a_model_that_was_placed_beside_a_busy_one_does_not_stay_slow() {
+    let mut state = pool(&desktop(), &["32b", "14b"], CTX);
+    for model in &mut state.models {
+        (model.load_time, model.loads) = (Some(Duration::from_secs(3)), 2);
+    }
+    let plan = decide(&state, Some("32b")).unwrap();
+    carry_out(&mut state, &plan);
+    // Its texts take an hour.
+    (state.models[0].texts, state.models[0].ends_in) = (1, Duration::from_secs(3600));
+    state.models[1].demand.count_request(Duration::ZERO, true);
+    state.models[1].waiting = 1;
+    let plan = decide(&state, Some("14b")).unwrap();
+    carry_out(&mut state, &plan);
+    let fastest = state.models[1].ladder.rungs()[0].held.clone();
+    assert_ne!(state.models[1].loaded.as_ref().unwrap().held, fastest);
+    // They end at once, and many requests come for the slow one.
+    (state.models[0].texts, state.models[1].waiting) = (0, 0);
+    for second in 0..40 {
+        state.now = Duration::from_secs(5 * second);
+        state.models[1].demand.count_request(state.now, second % 8 == 0);
+    }
+    let plan = decide(&state, None).unwrap();
+    carry_out(&mut state, &plan);
+    let loaded = state.models[1].loaded.as_ref();
+    assert!(loaded.is_none_or(|rung| rung.held == fastest), "{plan}");
+}
+
+#[test]
 fn what_is_kept_leaves_room_for_others_or_the_error_names_it() {
     let small = machine(&["RTX 3060 12GB"], "Core i5-12400", 16);
     let mut state = pool(&small, &["14b", "8b", "32b"], 2048);
@@ -366,7 +394,7 @@ fn nothing_is_loaded_in_advance_while_it_would_keep_somebody_waiting_or_is_not_a
     };
     assert_eq!(after(4), None);
     assert!(after(3).is_some());
-    // Nothing is known of what follows.
+    // It is not known which model usually follows.
     assert_eq!(without(|state| state.succession = Succession::default()), None);
     // A model that writes, or that is kept, stays loaded.
     for change in

@@ -80,6 +80,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
         });
         let taken = (server.peak()? - idle) >> 10;
         let mut said = answers.clone();
+        said.sort();
         said.dedup();
         println!(
             "| {} | {taken} MiB | {} MiB | {} | {} | {} |",

@@ -352,7 +352,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "`/lora-adapters`: 16 MiB of scales and of names; prompts of 16 MiB to be counted, and responses by long ids",
-        most: 256,
+        most: 512,
         answers: &["400", "404", "503"],
         setup: Setup::Plain,
         run: |server| {

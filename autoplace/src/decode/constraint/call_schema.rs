@@ -1,4 +1,4 @@
-//! Calls of tools as JSON schemas: a call that is forced, and calls beside another form.
+//! Calls of tools as JSON schemas: a call that is forced, and calls as an alternative to a text in another form.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ impl Constraint {
     }
 }
 
-/// The schema of a call. `index` is its position among the alternatives.
+/// The schema of a call. `index` is the position of the call among the alternatives.
 fn call(tool: &Tool, index: usize) -> Value {
     let mut arguments = match &tool.parameters {
         Value::Object(_) => {
@@ -65,7 +65,7 @@ pub(super) fn call_schema(tool: &str, name: &str, arguments: &str) -> Value {
     })
 }
 
-/// Rewrites the references of a schema that was moved to `to` inside another one.
+/// Rewrites the references of a schema after the schema was moved to the place `to` inside another schema.
 pub(super) fn move_references(schema: &mut Value, to: &str) {
     let Value::Object(members) = schema else { return };
     if let Some(Value::String(reference)) = members.get_mut("$ref")

@@ -60,7 +60,7 @@ fn compiled(constraint: &Constraint) -> Result<(), Unenforced> {
     compiled.map(drop).map_err(|error| failure(constraint, said(&error.to_string())))
 }
 
-/// Tool calls in Hermes format, or another form.
+/// The grammar of tool calls in Hermes format, or of a text in another form.
 const CALLS_OR: &str = r#"start: @form | call ("\n" call)*
 call: "<tool_call>" /\n?/ @calls /\n?/ "</tool_call>"
 "#;

@@ -11,9 +11,9 @@ use crate::decode::error::Error;
 
 /// A constraint on a text, for [`GenerateRequest::constraint`](crate::generate::GenerateRequest::constraint).
 ///
-/// Creating a constraint is cheap. A constraint that cannot be enforced is an error when the generation begins.
-/// Constraints may come from untrusted sources: one that would take too much time or memory is an error. No constraint
-/// allows a control token.
+/// Creating a constraint is cheap. If a constraint cannot be enforced, the generation fails when it begins. Constraints
+/// may come from untrusted sources: a constraint that would need too much time or memory is refused with an error. No
+/// constraint allows a control token.
 ///
 /// ```
 /// use autoplace::generate::Constraint;
@@ -36,9 +36,10 @@ pub(super) enum Kind {
     JsonSchema {
         /// The schema as JSON text, because messages to workers cannot contain JSON trees.
         schema: String,
-        /// Whether objects may have unnamed properties by default.
+        /// Whether objects may by default have properties that the schema does not name.
         is_open: bool,
-        /// Names that errors show for places in the schema, by prefix. The first match wins.
+        /// The names with which errors show places in the schema, each for a prefix of places. The first prefix that
+        /// matches is used.
         places: Vec<(String, String)>,
     },
     Regex(String),
@@ -75,25 +76,25 @@ pub(super) struct CalledTool {
 impl Constraint {
     /// A JSON value that the schema allows (draft 4 to 2020-12).
     ///
-    /// A keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) gives
-    /// [`Error::Constraint`](crate::generate::Error::Constraint) with the keyword and its place.
+    /// A keyword that cannot be enforced (`uniqueItems`, `not`, `if`, and others) causes
+    /// [`Error::Constraint`](crate::generate::Error::Constraint), which names the keyword and its place.
     /// [`enforceable`](Self::enforceable) removes such keywords and reports them. Properties come in the order of the
     /// schema. Whitespace between two parts of the value is limited, because a model may otherwise write spaces without
-    /// end: at most one space, or one or two line ends and up to 20 spaces or tabs, as in llama.cpp
+    /// end. As in llama.cpp, it is at most one space, or one or two line ends with up to 20 spaces or tabs
     /// (common/json-schema-to-grammar.cpp, `SPACE_RULE`).
     ///
-    /// An object with `properties` has no other properties unless the schema allows them, as in llama.cpp.
-    /// [`open_objects`](Self::open_objects) follows JSON Schema to the letter.
+    /// An object with `properties` has no other properties unless the schema allows them, as in llama.cpp. With
+    /// [`open_objects`](Self::open_objects), objects follow JSON Schema to the letter.
     ///
-    /// Numbers stay within ±9007199254740991, where a double represents each integer. Strings have no `\u` escapes:
-    /// each character except control characters stands for itself. Only `#...` references are followed; nothing is
-    /// fetched.
+    /// Numbers stay within ±9007199254740991, the range in which a double represents every integer. Strings have no
+    /// `\u` escapes: each character except control characters stands for itself. Only `#...` references are followed;
+    /// nothing is fetched.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
         Self(Kind::JsonSchema { schema: schema.into().to_string(), is_open: false, places: Vec::new() })
     }
 
-    /// Lets objects of a JSON schema have unnamed properties unless `additionalProperties` forbids them, as JSON Schema
-    /// does. Other constraints ignore this.
+    /// Lets objects of a JSON schema have properties that the schema does not name, unless `additionalProperties`
+    /// forbids them, as JSON Schema does. Other constraints ignore this.
     #[must_use]
     pub fn open_objects(mut self) -> Self {
         self.open();
@@ -146,7 +147,8 @@ impl Constraint {
     }
 
     /// A text that matches the regular expression from beginning to end, in the syntax of the crate `regex`. The
-    /// expression is anchored already and must contain neither anchors nor look-around.
+    /// expression always applies to the whole text, so it must not contain anchors. It must not contain look-around
+    /// either.
     pub fn regex(regex: impl Into<String>) -> Self {
         Self(Kind::Regex(regex.into()))
     }
@@ -156,13 +158,13 @@ impl Constraint {
         Self(Kind::Choices(choices.into_iter().map(Into::into).collect()))
     }
 
-    /// A sentence of a context-free grammar, from its rule `start`. The syntax is llguidance's variant of Lark.
+    /// A text that a context-free grammar derives from its rule `start`. The syntax is llguidance's variant of Lark.
     /// Terminals match the longest possible text. Parameters (`name::parameter`), `capture` and `%lark` are errors.
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self(Kind::Lark(grammar.into()))
     }
 
-    /// A text of a grammar in GBNF, llama.cpp's notation, from its rule `root`:
+    /// A text that a grammar in GBNF, llama.cpp's notation, derives from its rule `root`:
     ///
     /// ```
     /// use autoplace::generate::Constraint;
@@ -173,25 +175,25 @@ impl Constraint {
     /// ```
     ///
     /// The grammar allows the same texts as in llama.cpp, in any tokenization. `<[7]>` and `<think>` match one token of
-    /// the vocabulary, and `!<think>` matches any other one. No control token is allowed.
+    /// the vocabulary, and `!<think>` matches any other token. No control token is allowed.
     pub fn gbnf(grammar: impl Into<String>) -> Self {
         Self(Kind::Gbnf(grammar.into()))
     }
 
-    /// A text of a grammar in llama.cpp's notation ([`gbnf`](Self::gbnf)) or in llguidance's ([`lark`](Self::lark)).
-    /// The notation is detected: definitions in GBNF use `::=`, those in Lark `:`.
+    /// A text that a grammar derives, in llama.cpp's notation ([`gbnf`](Self::gbnf)) or in llguidance's notation
+    /// ([`lark`](Self::lark)). The notation is detected: definitions use `::=` in GBNF, and `:` in Lark.
     pub fn grammar(grammar: impl Into<String>) -> Self {
         let grammar = grammar.into();
         if gbnf::is_gbnf(&grammar) { Self::gbnf(grammar) } else { Self::lark(grammar) }
     }
 
-    /// The error that refuses this constraint.
+    /// The error for this constraint, of which this part cannot be enforced.
     pub(super) fn refused(&self, unenforced: Unenforced) -> Error {
         let Unenforced { place, reason } = unenforced;
         Error::Constraint { constraint: self.name().to_owned(), place, reason }
     }
 
-    /// Replaces the place by the request's name for it.
+    /// Replaces the place by the name that the place has in the request.
     pub(super) fn named(&self, unenforced: Unenforced) -> Unenforced {
         match &self.0 {
             Kind::JsonSchema { places, .. } => Unenforced { place: named(places, unenforced.place), ..unenforced },
@@ -218,7 +220,7 @@ impl Constraint {
     }
 }
 
-/// The name of a schema place, by the first matching prefix.
+/// The name of a place in the schema, from the first prefix that matches.
 fn named(places: &[(String, String)], place: String) -> String {
     let is_within = |rest: &str, within: &str| within.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']);
     let found = places.iter().find_map(|(within, name)| {

@@ -1,7 +1,8 @@
 //! Checks the weight of regular expressions and Lark grammars before llguidance sees them.
 //!
 //! llguidance takes time quadratic in the optional parts of a sequence and cubic in the alternatives of a rule, and
-//! checks none of its limits in between: 16,000 times `a?` take 1 GiB. Such parts therefore get a weight in bytes.
+//! checks none of its limits meanwhile: a sequence of 16,000 times `a?` takes 1 GiB. Such parts therefore get a weight
+//! in bytes.
 
 use std::collections::HashMap;
 
@@ -10,14 +11,14 @@ use serde_json::{Deserializer, Value};
 use super::limits::{MAX_BYTES, check_weight, regex_weight};
 use super::schema;
 
-/// Weight of an optional or repeated part, and of a name that may stand for one.
+/// The weight of an optional or repeated part, and of a name that may stand for such a part.
 const PART: usize = 64;
 /// Weight of an alternative of a rule.
 const ALTERNATIVE: usize = 1024;
 /// Maximum length of a chain of terminals that name each other.
 const MAX_DEPTH: usize = 100;
 
-/// Prepares a schema inside a grammar, which follows JSON Schema to the letter.
+/// Prepares a schema inside a grammar. Such a schema follows JSON Schema to the letter.
 fn json_schema(schema: &Value) -> Result<Value, String> {
     schema::prepared(schema, true).map_err(|unenforced| unenforced.to_string())
 }
@@ -54,7 +55,8 @@ pub(super) fn prepared(grammar: &str) -> Result<String, String> {
     Ok(prepared)
 }
 
-/// The larger of two weights: all definitions together, or the heaviest terminal with the terminals that it names.
+/// The larger of two weights: all definitions together, or the heaviest terminal together with the terminals that it
+/// names.
 fn weight(grammar: &str) -> usize {
     let mut definitions: Vec<Definition<'_>> = vec![Definition::default()];
     let (mut rest, mut depth, mut is_new) = (grammar, 0_usize, true);
@@ -72,7 +74,7 @@ fn weight(grammar: &str) -> usize {
         is_new = first == '\n' && depth == 0 || is_new && matches!(first, ' ' | '\t' | '\r' | '!' | '?');
         let Some(definition) = definitions.last_mut() else { break };
         definition.weight += match first {
-            // A string may be a pattern of a schema.
+            // A string may be a pattern in a schema.
             '"' | '/' if !token.starts_with("//") => regex_weight(token),
             '|' if definition.is_terminal => 1,
             '|' => ALTERNATIVE,
@@ -104,7 +106,8 @@ struct Definition<'a> {
     weight: usize,
 }
 
-/// The weight of the heaviest terminal, expanded; over the limit for a recursive one.
+/// The weight of the heaviest terminal after the terminals that it names were inserted. A recursive terminal is over
+/// the limit.
 fn heaviest(definitions: &[Definition<'_>]) -> usize {
     let mut weights: HashMap<&str, usize> = HashMap::new();
     for _ in 0..MAX_DEPTH {

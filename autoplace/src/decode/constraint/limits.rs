@@ -1,5 +1,5 @@
-//! The limits that a constraint must keep, and the guard under which it is compiled: text of bounded size, bounded work
-//! of llguidance, a stack for deep recursion, and an error in place of a panic.
+//! The limits that a constraint must keep, and the guard under which it is compiled: the text has a bounded size,
+//! llguidance does a bounded amount of work, the stack suffices for deep recursion, and a panic becomes an error.
 
 use std::thread;
 
@@ -13,14 +13,14 @@ const REPETITION: usize = 96;
 /// Bytes that the parser of one text may keep, in the expressions and items that its steps create.
 pub(super) const MAX_KEPT: u64 = 256 << 20;
 
-/// Address space for the recursion of a compilation. Only the used part becomes memory.
+/// Address space for the recursion of a compilation. Only the part that is used takes memory.
 const STACK: usize = 256 << 20;
 
 /// Limits on the compilation of a constraint and on each step. These are llguidance's defaults, which its authors
 /// measured on large schemas, except where docs/constrained-output.md promises other limits.
 pub(super) fn of_parser(is_of_schema: bool) -> ParserLimits {
-    // A step is quadratic in the items of a row, and cubic for an ambiguous grammar. An object of 1,000 optional
-    // properties has 4,000 items at its beginning.
+    // A step takes time that is quadratic in the items of a row, or cubic if the grammar is ambiguous. An object of
+    // 1,000 optional properties has 4,000 items at its beginning.
     let (max_items_in_row, step_max_items) = match is_of_schema {
         true => (5_000, 25_000),
         false => (2_000, 10_000),
@@ -37,7 +37,7 @@ pub(super) fn of_parser(is_of_schema: bool) -> ParserLimits {
     }
 }
 
-/// Fails for a text of more than [`MAX_BYTES`].
+/// Fails if a text has more bytes than [`MAX_BYTES`].
 pub(super) fn sized(text: &str) -> Result<(), String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));

@@ -13,7 +13,7 @@ use crate::decode::error::Error;
 use crate::load::Model;
 use crate::load::vocabulary::{Unreadable, Vocabulary};
 
-/// Bytes per unit of llguidance's lexer fuel (the measured maximum) and per item.
+/// Bytes that llguidance may keep per unit of its lexer's fuel (the measured maximum), and per item.
 const BYTES: (u64, u64) = (6, 8);
 
 const NOTHING_GOES_ON: &str = "no token of the vocabulary can continue the text";
@@ -25,7 +25,7 @@ pub(crate) struct Matcher {
     rules: Box<llguidance::Matcher>,
     vocabulary: Arc<Vocabulary>,
     constraint: &'static str,
-    /// The mask of the next token, valid while `is_asked`.
+    /// The mask of the next token. It is valid while `is_asked` is true.
     mask: Vec<u32>,
     is_asked: bool,
     /// Whether tokens that end a generation are left out while another token is allowed.
@@ -59,8 +59,8 @@ impl From<Unreadable> for Error {
 }
 
 impl Matcher {
-    /// Compiles a constraint for a model and begins a text. [`Error::Constraint`] for a constraint that cannot be
-    /// enforced or met.
+    /// Compiles a constraint for a model and begins a text. The error is [`Error::Constraint`] if the constraint cannot
+    /// be enforced, or if no text can meet it.
     pub(super) fn new(constraint: &Constraint, vocabulary: &Arc<Vocabulary>) -> Result<Self, Error> {
         let mut matcher = Self {
             rules: Box::new(compile::matcher(constraint, vocabulary)?),
@@ -81,7 +81,7 @@ impl Matcher {
     }
 
     /// The mask of the next token: bit t % 32 of word t / 32 allows token t. If the text may end here, the mask
-    /// includes the tokens that end a generation. [`Error::NoTokenAllowed`] when no token is allowed.
+    /// includes the tokens that end a generation. The error is [`Error::NoTokenAllowed`] if no token is allowed.
     pub(crate) fn mask(&mut self) -> Result<&[u32], Error> {
         if !self.is_asked {
             self.ask()?;
@@ -122,7 +122,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// From here on, leaves the tokens that end a generation out of the masks that allow another token.
+    /// From now on, leaves the tokens that end a generation out of every mask that also allows another token.
     pub(crate) fn ignore_ends(&mut self) {
         self.ignores_ends = true;
         if self.mask.iter().zip(&self.vocabulary.ends).any(|(word, ends)| word & !ends != 0) {
@@ -136,7 +136,7 @@ impl Matcher {
         }
     }
 
-    /// Accepts a token of the mask. A token that ends a generation changes nothing.
+    /// Accepts a token of the mask. If the token ends a generation, nothing changes.
     pub(crate) fn accept(&mut self, token: Token) -> Result<(), Error> {
         if allows(&self.vocabulary.ends, token) {
             return Ok(());
@@ -148,7 +148,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// Whether the text meets the constraint and nothing may follow, so that it ends by itself.
+    /// Whether the text meets the constraint and no token may follow, so that the text ends by itself.
     pub(crate) fn is_complete(&self) -> bool {
         self.rules.is_stopped() && self.rules.stop_reason().is_ok()
     }
@@ -163,7 +163,8 @@ impl Matcher {
     }
 }
 
-/// llguidance's reason for a failure. Some messages consist only of the name of a `StopReason`.
+/// The reason for a failure from llguidance's message. Some of these messages consist only of the name of a
+/// `StopReason`.
 fn reason(message: &str) -> String {
     match said(message).as_str() {
         "NoExtension" | "NoExtensionBias" => NOTHING_GOES_ON.to_owned(),

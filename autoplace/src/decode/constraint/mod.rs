@@ -2,7 +2,7 @@
 //!
 //! In: a [`Constraint`] and a model's vocabulary. Out: before each token, the set of tokens that may come next. A text
 //! that ends by itself therefore meets its constraint. A text that a limit cuts short ends with
-//! [`Error::Incomplete`](crate::generate::Error::Incomplete), so a partial text never passes for a whole one.
+//! [`Error::Incomplete`](crate::generate::Error::Incomplete), so a partial text is never mistaken for a whole one.
 
 mod call_schema;
 mod calls;

@@ -19,22 +19,22 @@ use crate::load::vocabulary::Vocabulary;
 const DRAFTS: [&str; 2] = ["draft7", "draft2020-12"];
 /// Maximum number of spellings per instance, which differ in the order of the properties.
 const MAX_SPELLINGS: usize = 800;
-/// Files of the suite about behaviour that JSON Schema leaves open, and for which we chose otherwise. Formats are
-/// enforced, contents of strings are not, and a custom `$schema` is not fetched.
+/// Files of the suite that test behaviour which JSON Schema leaves open, and for which this crate has chosen another
+/// behaviour. Formats are enforced, contents of strings are not, and a custom `$schema` is not fetched.
 const OTHER_BEHAVIOUR: [(&str, &str); 4] =
     [("draft7", "content"), ("draft7", "format"), ("draft2020-12", "format"), ("draft2020-12", "vocabulary")];
 /// The optional folders include features that need a network or a base URI. The files of these folders are compiled
 /// like all others.
 const FOLDERS: [&str; 3] = ["", "optional", "optional/format"];
 
-/// Results of the schemas of one keyword.
+/// The results for the schemas of one keyword.
 #[derive(Default)]
 struct Row {
     followed: usize,
     refused: BTreeMap<String, usize>,
     valid: usize,
     invalid: usize,
-    /// Valid instances that are never written, because numbers and names are restricted.
+    /// The number of valid instances that are never generated, because numbers and names are restricted.
     narrower: usize,
 }
 
@@ -80,7 +80,7 @@ fn every_schema_of_the_suite_is_followed_or_refused() {
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Runs one schema with its instances, and returns the faults.
+/// Runs one schema with its instances, and returns the faults that were found.
 fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut Row) -> Vec<String> {
     let mut schema = case["schema"].clone();
     if let (Some(members), "draft7") = (schema.as_object_mut(), draft) {
@@ -128,8 +128,8 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
     faults
 }
 
-/// Whether a value lies outside the documented limits (docs/constrained-output.md): numbers that a double holds exactly
-/// as integers, strings without `\u` escapes, host names without reserved labels.
+/// Whether a value lies outside the documented limits (docs/constrained-output.md): within the limits are integers that
+/// a double represents exactly, strings without `\u` escapes, and host names without reserved labels.
 fn is_narrower(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_f64().is_none_or(|number| number.abs() > 9_007_199_254_740_991.0),
@@ -143,7 +143,7 @@ fn is_narrower(value: &Value) -> bool {
     }
 }
 
-/// Spellings of a value: properties in every order, and whole numbers without a fraction.
+/// The spellings of a value: with the properties in every order, and with whole numbers without a fraction.
 fn spellings(value: &Value) -> Vec<String> {
     let mut texts = match value {
         Value::Number(number) => match number.as_f64() {

@@ -261,7 +261,7 @@ fn endless_values_are_refused_and_never_offered() {
     assert!(allows(&held, r#"{"b":null}"#) && !begins(&held, "{\"a"));
 }
 
-/// Whether a text can begin this way.
+/// Whether a text under the constraint can begin with this text.
 fn begins(constraint: &Constraint, text: &str) -> bool {
     let vocabulary = vocabulary();
     let mut matcher = Matcher::new(constraint, &vocabulary).unwrap();
@@ -277,7 +277,7 @@ fn begins(constraint: &Constraint, text: &str) -> bool {
 #[test]
 fn no_token_is_offered_that_cannot_be_followed() {
     let vocabulary = vocabulary();
-    // A name that begins here could never end.
+    // If a name began here, it could never be completed.
     for patterns in [json!({".*": false}), json!({"": false}), json!({"^a": false, "^[^a]": false, "^$": false})] {
         let held = Constraint::json_schema(json!({"type": "object", "patternProperties": patterns}));
         assert!(allows(&held, "{}") && !begins(&held, "{\""), "{patterns}");

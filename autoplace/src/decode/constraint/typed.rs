@@ -10,8 +10,8 @@ use super::kind::Constraint;
 use crate::decode::error::Error;
 
 impl Constraint {
-    /// A JSON value of type `T`, by the schema that schemars derives. The value has only the type's properties, and
-    /// integers within the range of their fields.
+    /// A JSON value of type `T`, with the schema that schemars derives from the type. The value has no other properties
+    /// than the type, and its integers are within the range of their fields.
     pub fn of_type<T: JsonSchema>() -> Self {
         let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
         RecursiveTransform(bound_integer).transform(&mut schema);
@@ -21,7 +21,7 @@ impl Constraint {
         Self::json_schema(schema.to_value())
     }
 
-    /// Parses a text that was held to [its type](Self::of_type).
+    /// Parses a text that was generated under the constraint for [its type](Self::of_type).
     pub(crate) fn value<T: DeserializeOwned>(text: String) -> Result<T, Error> {
         serde_json::from_str(&text).map_err(|error| Error::NotOfType { reason: error.to_string(), text })
     }

@@ -1,4 +1,4 @@
-//! The parts of a constraint that cannot be enforced, by their place and reason.
+//! The parts of a constraint that cannot be enforced, each with its place and the reason.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Unenforced {
     /// Path of the subschema, such as `properties.tags.items`; empty for the root.
     pub place: String,
-    /// The keyword, with a reason where one is needed.
+    /// The keyword, with a reason if one is needed.
     pub reason: String,
 }
 

@@ -60,7 +60,7 @@ impl Sampling {
             SamplerKind::MinP => self.min_p > 0.0,
             SamplerKind::Xtc => self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5,
             SamplerKind::Temperature => self.temperature != 1.0 || self.dynatemp_range > 0.0,
-            // Completes the chain below.
+            // This sampler is added at the end of the chain, below.
             SamplerKind::AdaptiveP => false,
         }
     }
@@ -98,7 +98,7 @@ impl Sampling {
         }
     }
 
-    /// Refuses numbers out of range, even where they would have no effect.
+    /// Refuses numbers that are out of range, even if they would have no effect.
     fn check_ranges(&self, model: &Model) -> Result<(), llama_sys::Error> {
         let chain = || Sampler::chain(model);
         // llama.cpp compares each breaker with the whole vocabulary, which is slow.
@@ -112,10 +112,9 @@ impl Sampling {
         Ok(())
     }
 
-    /// The biases to add before the chain. Tokens that the model's authors suppress get negative infinity.
-    ///
-    /// llama.cpp's own sampler searches all biases for each candidate of a constrained text (llama-sampler.cpp,
-    /// llama_sampler_logit_bias_apply). Sorted by token, each bias is visited once.
+    /// The biases to add before the chain. Tokens that the model's authors suppress get negative infinity. llama.cpp's
+    /// own sampler searches all biases for each candidate of a constrained text (llama-sampler.cpp,
+    /// llama_sampler_logit_bias_apply). Here the biases are sorted by token, so each of them is visited once.
     pub(crate) fn biases(&self, model: &Model) -> Result<BTreeMap<Token, f32>, Error> {
         let vocab = model.vocab();
         let mut list = self.logit_bias.clone();

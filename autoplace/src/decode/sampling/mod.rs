@@ -1,5 +1,5 @@
-//! Sampling parameters. This module has the parameters, reads those that a model file recommends, and builds the
-//! sampler chain.
+//! Sampling parameters. This module has the parameters, reads the parameters that a model file recommends, and builds
+//! the sampler chain.
 
 mod build;
 mod shipped;
@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// Divides the logits; 0.0 always takes the likeliest token that the earlier samplers leave. Default 0.8.
+    /// The logits are divided by the temperature. With 0.0, the likeliest token is chosen among those that the earlier
+    /// samplers leave. Default 0.8.
     pub temperature: f32,
-    /// Varies the temperature by up to this much in both directions, according to the entropy of the candidates; 0.0,
+    /// The temperature varies by up to this number in both directions, depending on the entropy of the candidates; 0.0,
     /// the default, is off.
     pub dynatemp_range: f32,
     /// Exponent of the normalised entropy in the dynamic temperature. Default 1.0.
@@ -26,27 +27,29 @@ pub struct Sampling {
     pub top_k: u32,
     /// Keeps the likeliest tokens whose probabilities add up to p; 1.0 keeps all. Default 0.95.
     pub top_p: f32,
-    /// Keeps tokens at least p times as likely as the likeliest; 0.0 keeps all. Default 0.05.
+    /// Keeps tokens that are at least p times as likely as the likeliest token; 0.0 keeps all. Default 0.05.
     pub min_p: f32,
-    /// Locally typical sampling: keeps the tokens whose surprise is closest to the expected one, until their
+    /// Locally typical sampling: keeps the tokens whose surprise is closest to the expected surprise, until their
     /// probabilities add up to p; 1.0, the default, keeps all.
     pub typical_p: f32,
-    /// Keeps tokens whose logit is at most this many standard deviations below the highest; 0.0 or less keeps
+    /// Keeps tokens whose logit is at most this many standard deviations below the highest logit; 0.0 or less keeps
     /// all. Default -1.0.
     pub top_n_sigma: f32,
     /// Probability that XTC drops the likeliest tokens, 0.0 (the default) to 1.0.
     pub xtc_probability: f32,
-    /// XTC drops tokens above this probability, if another such token remains; above 0.5 it drops none. Default 0.1.
+    /// XTC drops tokens that are at least this likely, except the least likely of them. With a threshold above 0.5, it
+    /// drops none. Default 0.1.
     pub xtc_threshold: f32,
     /// Minimum number of tokens that top-p, min-p, typical and XTC leave; 0, the default, means one.
     pub min_keep: usize,
     /// Divides the logits of recent tokens; 1.0, the default, is off.
     pub repeat_penalty: f32,
-    /// Number of recent tokens that the penalties consider, including the prompt's. Default 64.
+    /// Number of recent tokens that the penalties consider, including tokens of the prompt. Default 64.
     pub repeat_last_n: u32,
-    /// Subtracted from the logit of a recent token once per occurrence; 0.0, the default, is off.
+    /// This number is subtracted from the logit of a recent token, once for each time that the token occurred; 0.0, the
+    /// default, is off.
     pub frequency_penalty: f32,
-    /// Subtracted once from the logit of a recent token; 0.0, the default, is off.
+    /// This number is subtracted from the logit of a recent token, once in all; 0.0, the default, is off.
     pub presence_penalty: f32,
     /// Penalises tokens that continue a repetition (DRY). The penalty is `dry_multiplier * dry_base^(length -
     /// dry_allowed_length)`; 0.0, the default, is off.
@@ -57,27 +60,28 @@ pub struct Sampling {
     pub dry_allowed_length: u32,
     /// Number of recent tokens that DRY searches for repetitions. Default 64.
     pub dry_penalty_last_n: u32,
-    /// Texts that end a repetition, at most 64 different ones: by default line ends, colons, quotes and asterisks.
+    /// Texts that end a repetition; at most 64 different texts. Default: line ends, colons, quotes and asterisks.
     pub dry_sequence_breakers: Vec<String>,
-    /// Keeps the surprise of the text constant, in place of all samplers except the temperature. Default: off.
+    /// Mirostat keeps the surprise of the text constant. It replaces all samplers except the temperature. Default: off.
     pub mirostat: Mirostat,
     /// Mirostat's target surprise, in bits per token. Default 5.0.
     pub mirostat_tau: f32,
     /// Mirostat's learning rate. Default 0.1.
     pub mirostat_eta: f32,
-    /// Probability that [`SamplerKind::AdaptiveP`] prefers; a negative value turns the preference off. Default -1.0.
+    /// The probability that [`SamplerKind::AdaptiveP`] prefers; a negative value turns the preference off. Default
+    /// -1.0.
     pub adaptive_target: f32,
     /// Decay of adaptive-p's memory, 0.0 to 0.99. Default 0.9.
     pub adaptive_decay: f32,
-    /// Added to the logits of these tokens, at most once per token and at most a million in size. -1000.0 forbids a
-    /// token unless it is the only one left.
+    /// Biases that are added to the logits of tokens: at most one per token, and at most a million in all. A bias of
+    /// -1000.0 forbids a token unless no other token is left.
     pub logit_bias: Vec<(Token, f32)>,
-    /// Biases by text, each of exactly one token. Control tokens are written out.
+    /// Biases for texts, each of which must be exactly one token. The text of a control token is read as the token.
     pub logit_bias_text: Vec<(String, f32)>,
     /// The samplers in their order. Samplers that are off are skipped. Default: [`SamplerKind::DEFAULT`].
     pub samplers: Vec<SamplerKind>,
-    /// Seed of the random choices; `None` draws one, which [`Statistics::seed`](crate::generate::Statistics::seed)
-    /// reports.
+    /// Seed of the random choices; with `None`, a seed is drawn, which
+    /// [`Statistics::seed`](crate::generate::Statistics::seed) reports.
     pub seed: Option<u32>,
 }
 

@@ -41,8 +41,8 @@ struct Shipped<'a> {
 }
 
 impl Shipped<'_> {
-    /// Reads a number of any type, or a string that holds one; llama.cpp converts any value to a string and parses
-    /// that. An invalid value is skipped with a warning.
+    /// Reads a number of any type, or a string that contains a number; llama.cpp converts any value to a string and
+    /// parses this string. An invalid value is skipped with a warning.
     fn taken(&self, name: &str, is_taken: fn(f64) -> bool) -> Option<f64> {
         let key = format!("general.sampling.{name}");
         let value = self.header.get(&key)?;

@@ -18,7 +18,8 @@ use crate::decode::stats::DraftingPaused;
 
 impl Sequence {
     /// Number of tokens that can be computed next. In a prompt these are the tokens up to the next checkpoint or
-    /// picture, and 0 directly before the rows of a picture; after the prompt it is one generated token.
+    /// picture, and 0 directly before the rows of a picture. After the prompt, it is the one token that was generated
+    /// last.
     pub(crate) fn wanted(&self) -> usize {
         if self.next_media().is_some() {
             return 0;
@@ -49,7 +50,7 @@ impl Sequence {
     pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
         self.batch = InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };
         let from = self.held.computed;
-        // No picture is among the queued tokens.
+        // There is no picture among the queued tokens.
         let first = self.spans.position(from);
         for (index, position) in (from..from + tokens).zip(first..) {
             let last = index + 1 == self.tokens.len();
@@ -64,7 +65,7 @@ impl Sequence {
         self.batch.queued > 0
     }
 
-    /// Whether the batch holds at most one token of this text, a generated one.
+    /// Whether the batch contains at most one token of this text, and this is a generated token.
     pub(crate) fn is_steady(&self) -> bool {
         self.batch.queued <= 1 && !self.ends_prompt()
     }
@@ -132,7 +133,7 @@ impl Sequence {
         is_accepted
     }
 
-    /// Passes the computed tokens after `from` to the drafter: the text's own and the accepted draft tokens.
+    /// Passes the computed tokens after `from` to the drafter: the text's own tokens and the accepted draft tokens.
     pub(crate) fn followed(
         &mut self,
         drafters: &mut Drafters,
@@ -185,19 +186,19 @@ impl Sequence {
             .then(|| Piece { end: Some(self.end(FinishReason::MaxTokens)), ..Piece::new(self.id, None) })
     }
 
-    /// Chooses the next token if the batch holds an output of this text.
+    /// Chooses the next token if the batch has an output of this text.
     pub(crate) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
         let Some(output) = self.batch.output else {
             return Ok(None);
         };
-        // Computes the mask while the device still computes the logits.
+        // The mask is computed here while the device still computes the logits.
         let mask = self.matcher.as_mut().map(Matcher::mask).transpose()?;
         let is_early = self.statistics.generated_tokens < self.limits.min_tokens;
         Ok(Some(self.chooser.choose(context, output, &self.tokens, mask, is_early)?))
     }
 
-    /// Takes the chosen token and turns it into text. `took` is the time since the batch was computed. `full` says that
-    /// the context has no cell for the token.
+    /// Takes the chosen token and turns it into text. `took` is the time since the batch was computed. `full` is true
+    /// if the context has no cell for the token.
     pub(crate) fn take(&mut self, choice: Choice, took: Duration, vocab: &Vocab, full: bool) -> Result<Piece, Error> {
         let statistics = &mut self.statistics;
         if statistics.first_token_latency.is_none() {
@@ -248,7 +249,7 @@ impl Sequence {
     fn end(&mut self, reason: FinishReason) -> End {
         let meets_constraint = match &mut self.matcher {
             None => true,
-            // The matcher has accepted text that the stop string cut off, and cannot take it back.
+            // The matcher has accepted text that the stop string then cut off, and cannot undo this.
             Some(_) if reason == FinishReason::StopString => false,
             Some(matcher) => matcher.may_end(),
         };

@@ -14,13 +14,13 @@ pub(crate) struct Held {
     /// Number of leading tokens that are computed in full batches. The tokens after them are computed one by one, in
     /// the same way as when they were generated.
     pub(crate) in_batches: usize,
-    /// Number of leading tokens that no shift has moved. Moved tokens depend on discarded ones, so no other text reuses
-    /// them.
+    /// Number of leading tokens that no shift has moved. Tokens that were moved depend on discarded tokens, so no other
+    /// text reuses them.
     pub(crate) unshifted: usize,
     pub(crate) stops: Stops,
-    /// The running text whose cells hold the beginning of this one, and the number of shared tokens.
+    /// The running text whose cells hold the beginning of this text, and the number of tokens that the two share.
     pub(crate) shares: Option<(SequenceId, usize)>,
-    /// The KV cache of the computed tokens while the model is unloaded.
+    /// The KV cache of the computed tokens, saved while the model is unloaded.
     pub(crate) saved: Option<State>,
 }
 

@@ -5,9 +5,9 @@
 pub(super) struct InBatch {
     pub(super) at: i32,
     pub(super) tokens: usize,
-    /// Queued tokens that are not computed yet.
+    /// The number of queued tokens that are not computed yet.
     pub(super) queued: usize,
-    /// Index of the output that the next token is chosen from.
+    /// The index of the output from which the next token is chosen.
     pub(super) output: Option<i32>,
     /// Index of the first draft token.
     pub(super) draft_at: i32,

@@ -39,10 +39,10 @@ pub(crate) struct Sequence {
     marks: Marks,
     /// Number of tokens in the prompt.
     pub(crate) prompt: usize,
-    /// The adapters of the text.
+    /// The scales of the adapters in this text.
     pub(crate) scales: Scales,
     pub(crate) limits: Limits,
-    /// Tokens that end the text, besides the model's own.
+    /// Tokens that end the text, in addition to the model's own end tokens.
     stop_tokens: Vec<Token>,
     pub(crate) text: TextAssembler,
     /// The constraint of the text.
@@ -63,7 +63,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Checks a request and creates its text, which still needs a [place](Self::put). `so_far` holds tokens that an
+    /// Checks a request and creates its text, which still needs a [place](Self::put). `so_far` contains tokens that an
     /// earlier process generated. `capacity` is the number of tokens that the context can hold of this text.
     pub(crate) fn new(
         id: SequenceId,
@@ -86,7 +86,7 @@ impl Sequence {
         let prompt = tokens.len();
         check_spans(&spans, prompt, &spec, model)?;
         let shifting = Shifting::new(spec.when_full, &tokens, capacity, vocab)?;
-        // Tokens that an earlier process discarded need no cell.
+        // If the text shifts, an earlier process may have discarded tokens, which need no cell.
         let in_place = prompt + if shifting.is_some() { 0 } else { so_far.len() };
         // The last token of an answer needs no cell.
         if in_place >= capacity + usize::from(!so_far.is_empty()) {
@@ -98,7 +98,7 @@ impl Sequence {
         if spec.limits.min_tokens > 0 {
             chooser.know_ends(vocab, &spec.stop_tokens);
         }
-        // A number that is neither a token nor a row is refused here.
+        // If a number is neither a token nor a row, it is refused here.
         let texts = tokens.iter().enumerate().filter(|(index, token)| **token >= 0 || !spans.holds(*index));
         texts.map(|(_, token)| *token).try_for_each(|token| chooser.accept(token))?;
         let mut statistics = Statistics { prompt_tokens: prompt, seed: chooser.seed(), ..Statistics::default() };
@@ -132,10 +132,10 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// Appends tokens that an earlier process generated. The tokens are computed one by one, as before, because another
-    /// batch shape would round differently. The text of these tokens was already returned, except for the part that is
-    /// still held back. Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start over. Tokens beyond
-    /// `capacity` are discarded here, as the earlier process did.
+    /// Appends tokens that an earlier process generated. The tokens are computed one by one, as in the earlier process,
+    /// because batches of another shape are rounded differently. The text of these tokens was already returned, except
+    /// for the part that is still held back. Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start
+    /// over. Tokens beyond `capacity` are discarded here, as the earlier process did.
     fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
@@ -177,7 +177,8 @@ impl Sequence {
 
     /// Number of tokens that the context must hold for the text to continue.
     pub(crate) fn needs(&self) -> usize {
-        // A fresh prompt needs a cell for at least one token of its answer. A generated token may be the last one.
+        // A fresh prompt needs a cell for at least one token of its answer. If a token was generated, it may be the
+        // last one, which needs no cell.
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
 }
@@ -234,14 +235,14 @@ pub(crate) fn cells(sequences: &[Sequence]) -> usize {
     sequences.iter().map(Sequence::cells).sum()
 }
 
-/// Removes a text from the running ones.
+/// Removes a text from the running texts.
 pub(crate) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
     let gone = sequences.remove(at);
     part(sequences, gone.id, 0, gone.held.shares);
     gone
 }
 
-/// Records that a text shares no more than its first `keep` tokens with other texts.
+/// Records that a text now shares at most its first `keep` tokens with other texts.
 pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
     let id = sequences[at].id;
     sequences[at].held.shares = sequences[at].held.shares.map(|(of, tokens)| (of, tokens.min(keep)));
@@ -249,7 +250,7 @@ pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
 }
 
 /// Updates the sharing after the text `id` has kept only its first `keep` tokens. The text that shares the most with it
-/// becomes the heir: the others now share with the heir, and the heir shares with `left`.
+/// becomes the heir: the other texts now share with the heir, and the heir shares with `left`.
 fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
     let more = |sequence: &Sequence| sequence.shared_with(id).filter(|tokens| *tokens > keep);
     let heirs = sequences.iter().filter_map(|sequence| Some((more(sequence)?, sequence.id)));

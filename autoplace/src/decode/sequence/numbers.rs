@@ -3,7 +3,7 @@
 //! With a cache for each sequence, llama.cpp computes the next tokens of texts together if their numbers are
 //! consecutive, and in separate graphs otherwise (llama-batch.cpp, `split_equal`). Each graph reads all weights. So
 //! prompts get their numbers in the order in which they are computed. The texts that generate then have consecutive
-//! numbers, both while other prompts still wait and while texts end, the oldest first.
+//! numbers, while other prompts still wait, and also while texts end, because the oldest ends first.
 
 use llama_sys::SeqId;
 
@@ -28,7 +28,8 @@ pub(crate) fn number_in_order(sequences: &mut [Sequence], prompts: &PromptOrder)
     sequences.sort_by_key(|sequence| sequence.held.seq);
 }
 
-/// Rotates ascending numbers so that the first one directly follows the number of a text that has begun, if one does.
+/// Rotates ascending numbers so that the first number directly follows the number of a text that has begun. Changes
+/// nothing if no number follows such a number.
 fn begin_beside(numbers: &mut [SeqId], begun: &[SeqId]) {
     let beside = numbers.iter().position(|number| begun.contains(&(number - 1)));
     numbers.rotate_left(beside.unwrap_or(0));
@@ -69,8 +70,8 @@ mod tests {
         computed: usize,
     }
 
-    /// Number of graphs that llama.cpp computes for a batch (`split_equal` with `sequential`). The batch is a list of
-    /// sequence numbers, each with its number of tokens.
+    /// The number of graphs that llama.cpp computes for a batch (`split_equal` with `sequential`). The batch is a list
+    /// of sequence numbers, each with its number of tokens.
     fn graphs(batch: &mut [(SeqId, usize)]) -> usize {
         let mut graphs = 0;
         loop {

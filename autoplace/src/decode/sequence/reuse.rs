@@ -9,7 +9,7 @@ use crate::decode::prefix::Prefix;
 use crate::decode::speculative::{Drafters, SeqTokens};
 
 impl Sequence {
-    /// Assigns a place to the text. `again` says that the text was suspended.
+    /// Assigns a place to the text. `again` is true if the text was suspended before.
     pub(crate) fn put(&mut self, place: Place, again: bool) {
         self.held.seq = place.seq;
         self.held.computed = place.cached;
@@ -53,7 +53,7 @@ impl Sequence {
         drafters.ended(SeqTokens { seq: self.held.seq, tokens: &self.tokens });
     }
 
-    /// Saves the KV cache of the text to host memory. Returns its bytes.
+    /// Saves the KV cache of the text to host memory. Returns the number of saved bytes.
     pub(crate) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
         self.held.saved = match self.held.computed {
             0 => None,

@@ -1,4 +1,4 @@
-//! The context shift of a text: discards its oldest tokens and moves the rest up.
+//! The context shift of a text: discards its oldest tokens, and moves the others to earlier positions.
 
 use llama_sys::Position;
 
@@ -14,8 +14,8 @@ impl Sequence {
         Some(shifting.keep + shifting.discard(self.len().saturating_sub(1), shared))
     }
 
-    /// Discards the oldest tokens of the text. `shared` is the number of leading tokens in cells of other texts.
-    /// Returns the number of tokens that keep their positions, or `None` if no token can be discarded.
+    /// Discards the oldest tokens of the text. `shared` is the number of leading tokens whose cells also belong to
+    /// other texts. Returns the number of tokens that keep their positions, or `None` if no token can be discarded.
     pub(crate) fn shift(&mut self, lent: &mut Lent, shared: usize) -> Result<Option<usize>, Error> {
         let before = self.held.computed;
         let Some((keep, discard)) = self.forget_oldest(shared) else {
@@ -27,15 +27,16 @@ impl Sequence {
             return Err(Error::CannotShift { reason: "llama.cpp refused to remove tokens from the cache".to_owned() });
         }
         context.kv_seq_shift(self.held.seq, to..Position::MAX, from - to)?;
-        // Without this call, the next decode would only log the failure.
+        // Without this call, the next decode would apply the shift, and would only log a failure.
         context.kv_update()?;
         self.held.computed = before - discard;
         self.held.unshifted = self.held.unshifted.min(keep);
         Ok(Some(keep))
     }
 
-    /// Removes the oldest tokens after the kept ones from the token list, and returns their first index and number.
-    /// Leaves the KV cache unchanged. Returns `None` if no token can be removed.
+    /// Removes the oldest tokens after the first `keep` tokens from the list of tokens. Returns the index of the first
+    /// removed token, and how many were removed. Leaves the KV cache unchanged. Returns `None` if no token can be
+    /// removed.
     pub(crate) fn forget_oldest(&mut self, shared: usize) -> Option<(usize, usize)> {
         let shifting = self.shifting?;
         let keep = shifting.keep;

@@ -1,19 +1,19 @@
 //! Decides from measured step times whether the next step drafts.
 //!
 //! Drafting continues as long as it makes tokens cheaper. When it makes them more expensive, it pauses, and each pause
-//! is twice as long as the last. Drafting is tried again after a pause, because a text changes: a quotation begins, a
-//! table ends.
+//! is twice as long as the last. Drafting is tried again after a pause, because a text changes: for example, a
+//! quotation begins or a table ends.
 
 use std::time::Duration;
 
-/// Steps without a draft at the beginning, which measure the plain time of a token.
+/// The number of steps without a draft at the beginning. They measure the time of a token without drafts.
 const PLAIN_STEPS: u32 = 3;
 
-/// Number of steps with a draft per judgement.
+/// The number of steps with a draft after which drafting is judged.
 const JUDGED: u32 = 8;
 
-/// Number of steps with a draft before one step without, which measures the plain time at the present depth. This costs
-/// less than 1 %.
+/// After this number of steps with a draft, there is one step without a draft, which measures the time of a token at
+/// the present depth. This step costs less than 1 %.
 const REFRESH: u32 = 128;
 
 /// Number of steps in the first pause.
@@ -22,7 +22,8 @@ const PAUSE: u32 = 32;
 /// Number of steps in the longest pause.
 const MAX_PAUSE: u32 = 1024;
 
-/// Tolerated ratio of the time per token with drafts to the time without, so that noise does not pause drafting.
+/// Drafting is not paused as long as a token with drafts takes at most this multiple of the time without drafts. So
+/// noise does not pause it.
 const ALLOWED: f64 = 1.02;
 
 /// Weight of the newest step in the mean of the steps without a draft.
@@ -33,11 +34,11 @@ pub(super) struct Gate {
     /// Nanoseconds of a step without a draft.
     plain: f64,
     plain_steps: u32,
-    /// Steps with a draft since the last step without.
+    /// The number of steps with a draft since the last step without a draft.
     since_plain: u32,
     /// Remaining steps of the present pause.
     paused: u32,
-    /// Steps of the next pause.
+    /// The number of steps of the next pause.
     pause: u32,
     judged: Judged,
 }
@@ -78,7 +79,7 @@ impl Gate {
         }
     }
 
-    /// Records a step with a draft that gave `tokens` tokens.
+    /// Records a step with a draft. The step added `tokens` tokens to the text.
     pub(super) fn drafted(&mut self, took: Duration, tokens: usize) {
         self.since_plain += 1;
         let judged = &mut self.judged;
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs `steps` steps. A step without a draft takes `plain`; a step with a draft takes `drafted` and gives `tokens`
+    /// Runs `steps` steps. A step without a draft takes `plain`; a step with a draft takes `drafted` and adds `tokens`
     /// tokens. Returns the number of steps with a draft.
     fn go(gate: &mut Gate, steps: u32, plain: u64, drafted: u64, tokens: usize) -> u32 {
         let mut drafts = 0;
@@ -157,7 +158,8 @@ mod tests {
     }
 
     proptest! {
-        /// Useless drafts that take up to three times as long cost at most a tenth of the plain time in the long run.
+        /// If drafts are useless and a step with a draft takes up to three times as long, they cost at most a tenth of
+        /// the time in the long run.
         #[test]
         fn useless_drafts_cost_little(plain in 100..10_000u64, more in 1.05f64..3.0) {
             let drafted = (plain as f64 * more) as u64;

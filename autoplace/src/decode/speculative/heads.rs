@@ -3,8 +3,8 @@
 //!
 //! The block gets each token together with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
 //! `draft-mtp`). The model's context holds those states only until its next batch, so the block follows a text while it
-//! is computed. If tokens were computed while the block did not follow the text, its context lacks them, and its drafts
-//! are worse.
+//! is computed. If tokens were computed while the block did not follow the text, these tokens are missing in the
+//! block's context, and its drafts are worse.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
@@ -15,7 +15,8 @@ use crate::decode::error::Error;
 use crate::decode::prefix::{common_prefix, position};
 use crate::load::{Followed, Heads};
 
-/// Up to this many tokens wait to be computed with the next draft. A longer run, such as a prompt, is computed at once.
+/// Up to this many tokens wait to be computed with the next draft. If more tokens wait, such as a prompt, they are
+/// computed at once.
 const FEW: usize = 64;
 
 impl Heads {
@@ -25,8 +26,8 @@ impl Heads {
     }
 
     /// Takes the hidden states of the tokens that the model has just computed, beginning with the token `from`. `rows`
-    /// are the rows of these tokens in the model's batch. Returns the number of earlier tokens that the context got
-    /// from the prompt store.
+    /// are the rows of these tokens in the model's batch. Returns the number of earlier tokens that the block's context
+    /// got from the prompt store.
     pub(crate) fn follow(
         &mut self,
         (batch, mut stored): (&mut Batch, Option<&mut StoredDrafter>),
@@ -64,7 +65,8 @@ impl Heads {
         }
         for (position, row) in (from..).zip(rows) {
             let known = self.known(seq);
-            // The state belongs to the token that follows. That token is already known, except after the last one.
+            // The state belongs to the token that follows. This token is already known, unless the state is that of the
+            // last token.
             if position > from {
                 known.tokens.extend(tokens.get(position));
             }
@@ -85,9 +87,9 @@ impl Heads {
         Ok(restored)
     }
 
-    /// What the block needs to go on after the known tokens of a sequence that no text uses: the hidden state for the
-    /// next token. The block's context holds all of these tokens on return. `None` if the block has not followed the
-    /// text from its second token on, or if its context has no room for the tokens that wait.
+    /// The hidden state for the next token of a sequence that no text uses. The block needs it to continue after the
+    /// known tokens. When this returns, the block's context holds all known tokens. `None` if the block has not
+    /// followed the text from its second token on, or if its context has no room for the tokens that wait.
     pub(super) fn end(&mut self, batch: &mut Batch, seq: SeqId) -> Result<Option<Vec<u8>>, Error> {
         let width = self.width();
         let known = self.known(seq);
@@ -102,7 +104,7 @@ impl Heads {
     }
 
     /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
-    /// Drafts nothing unless the block has followed the text up to the last token but one. `batch` and `state` are
+    /// Drafts nothing unless the block has followed the text up to the token before the last. `batch` and `state` are
     /// scratch buffers.
     pub(super) fn draft(
         &mut self,
@@ -139,7 +141,8 @@ impl Heads {
             }
             if index + 1 == tokens.len() {
                 let known = self.known(seq);
-                // This token belongs to the text and has the model's own state; draft tokens do not.
+                // This token belongs to the text, and its hidden state comes from the model. Neither is true of draft
+                // tokens.
                 known.tokens.push(token);
                 known.computed += 1;
                 known.hidden.clear();
@@ -185,7 +188,7 @@ impl Heads {
         Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
     }
 
-    /// Computes the waiting tokens of a sequence without outputs. A context without room for them is cleared.
+    /// Computes the waiting tokens of a sequence without outputs. If the context has no room for them, it is cleared.
     fn catch_up(&mut self, batch: &mut Batch, seq: SeqId) -> Result<(), Error> {
         while let Some(hidden) = self.next_waiting(batch, seq) {
             if !self.computed(seq, batch, &hidden)? {
@@ -196,8 +199,8 @@ impl Heads {
         Ok(())
     }
 
-    /// As [`catch_up`](Self::catch_up), but forgets only this sequence if the context has no room for it: the other
-    /// sequences may be those of running texts. Returns whether all tokens are computed.
+    /// Like [`catch_up`](Self::catch_up), but if the context has no room, only this sequence is forgotten, because the
+    /// other sequences may belong to running texts. Returns whether all tokens are computed.
     fn catch_up_within_room(&mut self, batch: &mut Batch, seq: SeqId) -> Result<bool, Error> {
         while let Some(hidden) = self.next_waiting(batch, seq) {
             match self.context.decode_heads(batch, &hidden) {

@@ -5,8 +5,8 @@ use llama_sys::Token;
 /// Maximum length of a match, in tokens.
 const MAX_NGRAM: u32 = 16;
 
-/// Drafts up to `most` tokens after `tokens`, the text so far. Takes the longest match of `ngram_min` to `ngram_max`
-/// tokens; of equally long matches, the last.
+/// Drafts up to `most` tokens after `tokens`, the text so far. Uses the longest match of `ngram_min` to `ngram_max`
+/// tokens. If several matches are equally long, uses the last of them.
 ///
 /// Searches the whole text, which takes about 50 microseconds for 100,000 tokens.
 pub(super) fn draft(tokens: &[Token], ngram_max: u32, ngram_min: u32, most: usize, draft: &mut Vec<Token>) {
@@ -42,7 +42,7 @@ mod tests {
             (&[1, 2, 3, 9, 2], 3, &[]),
             (&[1, 2, 3, 4], 3, &[]),
             (&[], 3, &[]),
-            // The longest match wins; of two equal ones, the later.
+            // The longest match is used. If two are equally long, the later one is used.
             (&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1, &[3]),
             (&[7, 1, 2, 3, 8, 1, 2, 4, 9, 1, 2], 1, &[4]),
             // A repetition continues.

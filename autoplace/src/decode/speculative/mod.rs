@@ -2,9 +2,9 @@
 //!
 //! A drafter reads the tokens of a text and proposes the tokens that follow. The model computes the text's last token
 //! and the draft in one batch. The text's own sampler then chooses token after token from their logits. A draft token
-//! that the sampler also chooses is accepted, and the logits after it are already present. At the first difference, the
-//! text and the context forget the rest of the draft. Every token is thus chosen as without a draft, except for
-//! rounding.
+//! that the sampler also chooses is accepted, and the logits after this token are already computed. At the first
+//! difference, the text and the context forget the rest of the draft. Every token is thus chosen as without a draft,
+//! except for rounding.
 
 mod gate;
 mod heads;
@@ -29,21 +29,21 @@ pub enum Speculation {
     #[default]
     Off,
     /// Drafts from the text itself: the tokens that followed the last occurrence of the latest tokens, in the prompt or
-    /// the answer. This needs no second model. Such drafts pay for answers that repeat earlier text: edited code,
-    /// summaries, quotations, forms.
+    /// the answer. This needs no second model. Such drafts are worthwhile for answers that repeat earlier text: edited
+    /// code, summaries, quotations, forms.
     PromptLookup {
         /// Longest match to look for, in tokens, 1 to 16. Longer matches are tried first.
         ngram_max: u32,
         /// Shortest match, in tokens, 1 to `ngram_max`.
         ngram_min: u32,
-        /// Maximum number of tokens per draft; the context's plan limits it further
+        /// Maximum number of tokens per draft; the plan of the context may limit it further
         /// ([`Request::draft_max`](crate::plan::Request::draft_max)).
         draft_max: u32,
     },
     /// Drafts with a smaller model of the same vocabulary, loaded with
     /// [`ModelBuilder::draft`](crate::ModelBuilder::draft).
     DraftModel {
-        /// Maximum number of tokens per draft; the context's plan limits it further.
+        /// Maximum number of tokens per draft; the plan of the context may limit it further.
         draft_max: u32,
         /// Drafting continues while the likeliest token has at least this probability, 0.0 to 1.0.
         p_min: f32,
@@ -51,7 +51,7 @@ pub enum Speculation {
     /// Drafts with the model's own block for multi-token prediction, if the file has one and
     /// [`ModelBuilder::mtp`](crate::ModelBuilder::mtp) loads it.
     Mtp {
-        /// Maximum number of tokens per draft; the context's plan limits it further.
+        /// Maximum number of tokens per draft; the plan of the context may limit it further.
         draft_max: u32,
         /// Drafting continues while the likeliest token has at least this probability, 0.0 to 1.0.
         p_min: f32,
@@ -69,7 +69,7 @@ impl Speculation {
         Self::Mtp { draft_max: 3, p_min: 0.0 }
     }
 
-    /// [`PromptLookup`](Self::PromptLookup) with matches of two to four tokens and drafts of ten.
+    /// [`PromptLookup`](Self::PromptLookup) with matches of two to four tokens and drafts of up to ten tokens.
     pub const fn prompt_lookup() -> Self {
         Self::PromptLookup { ngram_max: 4, ngram_min: 2, draft_max: 10 }
     }
@@ -93,8 +93,8 @@ impl Speculation {
     }
 }
 
-/// Whether a drafter's context has computed its batch. False when the context had no room; the context is then cleared
-/// for the next batch. `held` is the drafter's record for each sequence.
+/// Whether a drafter's context has computed its batch. False if the context had no room. In that case, the context is
+/// cleared for the next batch. `held` is what the drafter knows about each sequence.
 fn computed<T: Clone + Default>(
     context: &mut Context,
     held: &mut [T],

@@ -1,7 +1,8 @@
 //! A draft model. In: the tokens of a text. Out: the likeliest next tokens.
 //!
-//! The draft model's context holds the tokens of each sequence as of the last draft. Before it drafts, it removes
-//! tokens that differ and computes the missing ones, so it can follow a text in both directions.
+//! The draft model's context holds the tokens of each sequence as of the last draft. Before the model drafts, it
+//! removes the tokens that differ from the text and computes the missing tokens. So it can follow a text that grows or
+//! is rolled back.
 
 use std::time::Instant;
 
@@ -14,13 +15,14 @@ use crate::decode::prefix::{common_prefix, position};
 use crate::decode::stored::MIN_BATCH;
 use crate::load::Draft;
 
-/// Logits this far below the highest are ignored. Together they would have less than a hundredth of its probability.
+/// Tokens whose logits are this far below the highest are ignored. All of them together have less than a hundredth of
+/// the likeliest token's probability.
 const NEGLIGIBLE: f32 = 16.0;
 
 impl Draft {
     /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
     ///
-    /// Returns the number of tokens that the context got from the prompt store before.
+    /// Returns the number of tokens that the context got from the prompt store before it drafted.
     pub(crate) fn draft(
         &mut self,
         batch: &mut Batch,
@@ -50,8 +52,8 @@ impl Draft {
         }
     }
 
-    /// Brings the context to exactly these tokens, with the logits of the last one. Returns the number of tokens that
-    /// came from the prompt store; `None` when there is no room.
+    /// Makes the context hold exactly these tokens, with the logits of the last token. Returns the number of tokens
+    /// that came from the prompt store, or `None` if there is no room.
     fn catch_up(
         &mut self,
         batch: &mut Batch,
@@ -60,7 +62,7 @@ impl Draft {
     ) -> Result<Option<usize>, Error> {
         let SeqTokens { seq, tokens } = text;
         let held = &mut self.held[seq as usize];
-        // The last token is always computed, for its logits.
+        // The last token is always computed, because its logits are needed.
         let mut keep = common_prefix(held, tokens).min(tokens.len().saturating_sub(1));
         if keep < held.len() && !self.context.kv_seq_remove(seq, position(keep)..Position::MAX)? {
             self.context.kv_seq_remove(seq, 0..Position::MAX)?;
@@ -89,7 +91,8 @@ impl Draft {
         Ok(Some(restored))
     }
 
-    /// Computes tokens after the held ones, with the logits of the last one. Returns false when there is no room.
+    /// Computes tokens after those that the context holds, with the logits of the last token. Returns false if there is
+    /// no room.
     fn compute(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
         let held = &self.held[seq as usize];
         batch.clear();

@@ -1,4 +1,5 @@
-//! The drafts of one text: their source, the draft of the present step, and how many of its tokens were accepted.
+//! The drafts of one text: their source, the draft of the present step, and how many tokens of this draft were
+//! accepted.
 
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ impl Speculator {
         is_on.then(|| Self { speculation, custom, gate: Gate::new(), draft: Vec::with_capacity(64), accepted: 0 })
     }
 
-    /// Drafts up to `most` tokens after a text, if drafting pays. `n_vocab` is the size of the text's vocabulary.
+    /// Drafts up to `most` tokens after a text, if drafting is worthwhile. `n_vocab` is the size of the text's
+    /// vocabulary.
     pub(crate) fn draft(
         &mut self,
         text: SeqTokens<'_>,
@@ -120,7 +122,7 @@ pub(crate) struct Drafters {
     /// The link of the draft model to the prompt store.
     stored: Option<StoredDrafter>,
     pub(crate) stored_heads: Option<StoredDrafter>,
-    /// Tokens that the draft model's context got from the store since the last count.
+    /// The number of tokens that the draft model's context got from the store since the last count.
     pub(crate) restored: usize,
     pub(crate) batch: Batch,
     /// The hidden state from which the next token is drafted.
@@ -128,7 +130,8 @@ pub(crate) struct Drafters {
 }
 
 impl Drafters {
-    /// An abort of the main model also stops the draft model. The block's computations are short.
+    /// An abort of the main model also stops the draft model. The block needs no abort, because its computations are
+    /// short.
     pub(crate) fn new(mut drafts: Drafts, abort: AbortHandle, model: &Model) -> Self {
         let mut stored = None;
         if let Some(draft) = &mut drafts.model {
@@ -149,8 +152,8 @@ impl Drafters {
         }
     }
 
-    /// Stores the next pieces of what the drafters' contexts hold of a sequence that no text uses. Returns whether more
-    /// is left.
+    /// Stores the next pieces of a sequence that no text uses, from the drafters' contexts. Returns whether more pieces
+    /// are left.
     pub(crate) fn store_part(&mut self, is_running: impl Fn(SeqId) -> bool) -> bool {
         if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
             && stored.store_part(draft, &is_running)
@@ -173,7 +176,8 @@ impl Drafters {
         }
     }
 
-    /// Stops storing a block that failed to compute its waiting tokens. Its next draft reports the error to the text.
+    /// Stops storing the block's context after the block has failed to compute its waiting tokens. The block's next
+    /// draft reports the error to the text.
     fn no_longer_stored(&mut self, error: &Error) -> bool {
         tracing::debug!(target: "autoplace::store", "the block for several tokens is not stored: {error}");
         self.stored_heads = None;

@@ -1,10 +1,9 @@
-//! The prompt store of the drafters: the states of a text in their contexts are stored beside that of the model's
-//! context.
-//!
-//! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
-//! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model goes on
-//! from any place, and one with windows or recurrent states where a text has ended. A block for multi-token prediction
-//! goes on there too, because it needs the model's hidden state of the last token, which is stored there.
+//! The prompt store of the drafters: the states of a text in the drafters' contexts are stored in addition to the state
+//! in the model's context.
+//! restored into that context, so that the first draft of a restored text does not wait for the whole prompt. A draft
+//! model can continue from any place; if it has windows or recurrent states, only from a place where a text has ended.
+//! A block for multi-token prediction can also continue only there, because it needs the model's hidden state of the
+//! last token, which is stored only at the end of a text.
 
 use std::time::Duration;
 
@@ -23,23 +22,25 @@ use crate::store::Text;
 #[derive(Debug)]
 pub(crate) struct StoredDrafter {
     stored: Stored,
-    /// Always empty: adapters change the model and not its drafters.
+    /// Always empty, because adapters change the model and not its drafters.
     scales: Scales,
-    /// Whether the context's state belongs to all of its tokens together. It is then stored when the text has ended.
+    /// Whether the context's state belongs to all of its tokens together. If so, the state is stored when the text has
+    /// ended.
     needs_rest: bool,
-    /// Whether the store holds what the context holds of a sequence, or cannot hold more of it.
+    /// For each sequence, whether everything that the context holds of it is stored, or no more of it can be stored.
     is_stored: Vec<bool>,
 }
 
 impl StoredDrafter {
-    /// The link of a draft model whose context has this number of sequences.
+    /// The link to the store for a draft model whose context has this number of sequences.
     pub(super) fn of_draft(of: ModelStore, sequences: usize) -> Self {
         let needs_rest = of.needs_rest;
         let is_stored = vec![needs_rest; sequences];
         Self { stored: Stored::new(of), scales: Scales::default(), needs_rest, is_stored }
     }
 
-    /// The link of a block for multi-token prediction. The block's first token is the second token of a text.
+    /// The link to the store for a block for multi-token prediction. The block's first token is the second token of a
+    /// text.
     pub(super) fn of_heads(of: ModelStore, sequences: usize) -> Self {
         let stored = Stored::with_ends(of, 1);
         Self { stored, scales: Scales::default(), needs_rest: false, is_stored: vec![false; sequences] }
@@ -51,8 +52,8 @@ impl StoredDrafter {
         self.is_stored[seq as usize] = self.needs_rest;
     }
 
-    /// A text has ended. Removes the draft tokens that are not in it from the draft model's context, if that can go
-    /// back so far. What the context then holds can be stored.
+    /// Records that a text has ended. If the draft model's context can go back so far, removes the draft tokens that
+    /// are not in the text from this context. The tokens that the context then holds can be stored.
     pub(super) fn ended(&mut self, draft: &mut Draft, SeqTokens { seq, tokens }: SeqTokens<'_>) -> Result<(), Error> {
         let Some(held) = draft.held.get_mut(seq as usize) else { return Ok(()) };
         let keep = common_prefix(held, tokens);
@@ -68,14 +69,14 @@ impl StoredDrafter {
         Ok(())
     }
 
-    /// Learns the cost of a draft's prompt from a batch.
+    /// Learns from a batch how long the draft model takes for a prompt.
     pub(super) fn computed(&mut self, tokens: usize, took: Duration) {
         self.stored.computed(tokens, took);
     }
 
-    /// Restores the longest stored beginning of a text into the context of a draft model, if this pays although the
-    /// context holds the first `keep` tokens already. Returns the number of tokens that the context then holds, or
-    /// `None` if nothing has changed.
+    /// Restores the longest stored beginning of a text into the context of a draft model, if this is worthwhile
+    /// although the context already holds the first `keep` tokens. Returns the number of tokens that the context then
+    /// holds, or `None` if nothing has changed.
     pub(super) fn restore(
         &mut self,
         context: &mut Context,
@@ -89,8 +90,8 @@ impl StoredDrafter {
         Ok(Some(restored.map_or(0, |restored| restored.tokens)))
     }
 
-    /// Restores the block's part of a text that ended before the token `from`. If the result is `None`, the block's
-    /// record is unchanged, but its context may be empty.
+    /// Restores what the block for multi-token prediction held of an earlier text that ended just before the token
+    /// `from`. If the result is `None`, the block's record is unchanged, but its context may be empty.
     pub(super) fn restore_followed(
         &mut self,
         context: &mut Context,
@@ -98,13 +99,14 @@ impl StoredDrafter {
         from: usize,
         width: usize,
     ) -> Result<Option<Followed>, Error> {
-        // The last token is for the search, which leaves one to be computed.
+        // The last token is included because the search always leaves one token to be computed.
         let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
             return Ok(None);
         };
         let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
         let known = &tokens[..from - 1];
-        // A shorter beginning is of no use, because the hidden states of the tokens after it are gone.
+        // A shorter beginning is of no use, because the hidden states of the tokens after such a beginning are no
+        // longer known.
         let wanted = known.len() - WORTH_RESTORING;
         let Some((found, brought)) = self.stored.bring_longest(prefix, wanted) else { return Ok(None) };
         let end = brought.rest.as_deref().map_or(&[][..], |end| end.as_chunks::<4>().0);
@@ -154,7 +156,7 @@ impl StoredDrafter {
     pub(super) fn store_part(&mut self, draft: &mut Draft, is_running: impl Fn(SeqId) -> bool) -> bool {
         let has_tokens = |seq: &SeqId| draft.held.get(*seq as usize).is_some_and(|held| !held.is_empty());
         let Some(seq) = self.unstored().find(|seq| has_tokens(seq) && !is_running(*seq)) else { return false };
-        // The steps never wait for the folder's thread, which may be slower than they are.
+        // The steps never wait for the thread that writes the folder, which may be slower than the steps.
         self.part(&mut draft.context, seq, &draft.held[seq as usize], None) != Progress::Later
     }
 

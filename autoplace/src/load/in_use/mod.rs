@@ -1,9 +1,9 @@
-//! Corrects the measured rates of a plan's devices by the speed of real use.
+//! Corrects the measured rates of a plan's devices with the speed of real use.
 //!
 //! In: the time of each token of a text that generates alone, and of each prompt that is computed alone. Out: corrected
-//! rates of the devices ([`UsedRate`](crate::machine::UsedRate)), which are kept, and a corrected speed if real use
-//! refutes the prediction. Times during other work on the processor are ignored. The median of the measurements counts,
-//! so a single odd window does not matter.
+//! rates of the devices ([`UsedRate`](crate::machine::UsedRate)), which are stored for later plans, and a corrected
+//! speed if real use refutes the prediction. A time is ignored if other work ran on the processor meanwhile. The rates
+//! follow the median of the measurements, so a single odd window does not matter.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,20 +17,20 @@ use crate::plan::speed::{Basis, InUse, Rate, Rates, SpeedModel};
 use crate::plan::{Plan, Workload};
 use crate::profile::ModelProfile;
 
-/// Tokens and duration of a window of generation.
+/// The number of tokens in a window of generation, and the duration of a window.
 const TOKENS: u64 = 16;
 const WINDOW: Duration = Duration::from_millis(300);
 /// Shortest prompt to measure, in tokens. Shorter prompts run at another speed.
 const MIN_PROMPT: usize = 128;
 /// Maximum number of windows and prompts kept per load.
 const REMEMBERED: usize = 64;
-/// Duration of undisturbed use after which a prediction that is off by more than [`WRONG`] is refuted, and the rates
-/// are stored.
+/// Duration of undisturbed use after which a prediction with an error of more than [`WRONG`] counts as refuted, and the
+/// rates are stored.
 const BELIEVED: Duration = Duration::from_secs(60);
 const WRONG: f64 = 0.15;
 
 /// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and the assignment of its layers.
-/// `None` if a rate would be a guess.
+/// `None` if a rate was neither measured nor published, so that it would be a guess.
 pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
     let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
     let rates = Rates::for_devices(&gpus?, &machine.host);
@@ -52,7 +52,7 @@ pub(crate) struct UseMeter {
     assignment: Assignment,
     /// The machine. The GPUs of the plan come first, in the plan's order.
     machine: Machine,
-    /// Threads of the host's measured rates; `None` if the host computes no layer.
+    /// The number of threads with which the host's rates were measured; `None` if the host computes no layer.
     threads: Option<u32>,
     cache: Option<MeasurementCache>,
     watch: Option<ConditionsWatch>,
@@ -64,7 +64,7 @@ pub(crate) struct UseMeter {
     since: Duration,
 }
 
-/// A run of tokens.
+/// A run of successive tokens.
 #[derive(Debug, Clone, Copy, Default)]
 struct Window {
     tokens: u64,
@@ -96,7 +96,7 @@ impl Seen {
         self.tokens += tokens;
     }
 
-    /// The median, on which unusually long and short times have no effect.
+    /// The median, which unusually long and short times do not affect.
     fn median(&self) -> Option<(InUse, f64)> {
         let mut all: Vec<&(InUse, f64)> = self.all.iter().collect();
         all.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -105,8 +105,8 @@ impl Seen {
 }
 
 impl UseMeter {
-    /// A meter for a load by this plan. `None` if its speed was not predicted from measured rates, or if nothing is
-    /// kept.
+    /// A meter for a load by this plan. `None` if its speed was not predicted from measured rates, or if no
+    /// measurements are kept.
     pub(super) fn for_load(
         options: &LoadOptions,
         profile: &ModelProfile,
@@ -151,8 +151,8 @@ impl UseMeter {
         })
     }
 
-    /// Adds a generated token of the only text. `took` is its time with `threads` threads, `depth` the number of tokens
-    /// before it. Returns the refuted prediction, if there is one.
+    /// Adds a generated token of the only text that is being generated. `took` is its time with `threads` threads,
+    /// `depth` the number of tokens before it. Returns the refuted prediction, if there is one.
     pub(crate) fn token(&mut self, took: Duration, depth: usize, threads: u32) -> Option<Refuted> {
         if self.threads.is_some_and(|usual| usual != threads) {
             // Measurements with fewer threads do not apply to all threads.
@@ -187,7 +187,7 @@ impl UseMeter {
         (self.since >= BELIEVED).then(|| self.decide(true)).flatten()
     }
 
-    /// Begins the measurement of the only text's prompt.
+    /// Begins the measurement of the prompt of the only text.
     pub(crate) fn prompt_begins(&mut self) {
         self.prompt = Some(ConditionsWatch::begin());
     }

@@ -27,7 +27,7 @@ fn machine() -> Machine {
     Machine::new(host)
 }
 
-/// A window of tokens at a multiple of the predicted speed.
+/// A window of tokens that are generated at this multiple of the predicted speed.
 fn window(meter: &UseMeter, times_as_fast: f64) -> Window {
     let predicted = meter.model.token_seconds(&meter.assignment, 10) / times_as_fast;
     let tokens = (SECONDS as f64 / predicted).round() as u64;

@@ -1,25 +1,25 @@
-//! The result of the probe: llama.cpp's memory by buffer type.
+//! The result of the probe: the memory that llama.cpp counts for each buffer type.
 
 use serde::{Deserialize, Serialize};
 
 use crate::memory::{Footprint, Footprints, Place};
 
-/// The memory of a load and its context by ggml's buffer types, in bytes.
+/// The memory that a load and its context take of each of ggml's buffer types, in bytes.
 ///
 /// For each buffer type, [`model`](BufferBytes::model), [`context`](BufferBytes::context) with
 /// [`experts`](BufferBytes::experts), and [`compute`](BufferBytes::compute) equal the result of
-/// `llama_get_memory_breakdown` after a real load, to the byte.
-/// [`Footprints`] are the sums by device.
+/// `llama_get_memory_breakdown` after a real load, to the byte. [`Footprints`] contain the sums for each device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Breakdown {
     /// One row per non-empty buffer type, by name.
     pub rows: Vec<BufferBytes>,
     /// Number of graph copies that may be in flight, each with its own compute memory: 4 with pipeline parallelism over
-    /// several GPUs (llama-context.cpp, the constructor), otherwise 1. If the GPUs refuse four copies in a real load,
-    /// it falls back to one. A split with any override, even if it matches no tensor, has one copy from the start.
+    /// several GPUs (llama-context.cpp, the constructor), otherwise 1. If the GPUs have no room for four copies in a
+    /// real load, the load falls back to one. A split with any override has one copy from the start, even if the
+    /// override matches no tensor.
     pub copies: u32,
-    /// Sums by device. A mapped file counts on the host with the weights that must stay in memory.
+    /// The sums for each device. Of a mapped file, the weights that must stay in memory count on the host.
     pub footprints: Footprints,
 }
 
@@ -29,19 +29,19 @@ pub struct Breakdown {
 pub struct BufferBytes {
     /// ggml's name, such as `CUDA0`, `CUDA_Host` (pinned), `CPU`, `CPU_Mapped` or `CPU_REPACK`.
     pub buffer_type: String,
-    /// The device of the memory. Pinned, mapped and repacked buffers belong to the host.
+    /// The device that has the memory. Pinned, mapped and repacked buffers belong to the host.
     pub place: Place,
     /// Weights. For `CPU_Mapped`, only the data of the weights counts (llama-model-loader.cpp, `get_mapping_ranges`).
     pub model: u64,
     /// Keys and values, or recurrent state.
     pub context: u64,
-    /// The cache of experts; on the host, the slot numbers of each layer's experts. llama.cpp counts these bytes with
-    /// the context.
+    /// The cache of experts. On the host, these are the bytes for the slot numbers of each layer's experts. llama.cpp
+    /// counts these bytes with the context.
     pub experts: u64,
     /// Compute buffers.
     pub compute: u64,
     /// The buffer of returned logits at its largest allowed size (llama-context.cpp, `output_reserve`). llama.cpp's own
-    /// accounts omit it.
+    /// numbers do not include this buffer.
     pub output: u64,
 }
 
@@ -69,7 +69,7 @@ impl Breakdown {
     }
 }
 
-/// The bytes of these rows by device, without the buffer of logits.
+/// The bytes of these rows for each device, without the buffer of logits.
 pub(super) fn sums(rows: &[BufferBytes], gpus: usize) -> Footprints {
     let mut sums = Footprints::new(vec![Footprint::default(); gpus], Footprint::default());
     for row in rows {

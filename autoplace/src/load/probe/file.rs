@@ -1,5 +1,5 @@
-//! The file of a skeleton: in memory on Linux, otherwise a sparse temporary file. It has no tensor data, so it takes
-//! hardly any space.
+//! The file of a skeleton. On Linux it is in memory, on other systems it is a sparse temporary file. The file has no
+//! tensor data, so it takes hardly any space.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -28,7 +28,8 @@ impl SkeletonFile {
     /// Writes `skeleton`. `model` is the model's path for error messages.
     pub(in crate::load) fn write(skeleton: &Builder, model: &Path) -> Result<Self, gguf::Error> {
         let (_, bytes) = skeleton.encoded()?;
-        // The file is as long as the model, although it has no data. Beyond the limit, the kernel would send a signal.
+        // The file is as long as the model's file, although it has no data. If it were longer than the limit, the
+        // kernel would send a signal.
         if let Some(limit) = llama_sys::longest_file().filter(|&limit| bytes > limit) {
             let problem = format!(
                 "the model's skeleton is a file of {bytes} bytes (none of them used), and RLIMIT_FSIZE allows {limit}"

@@ -1,32 +1,33 @@
 //! The probe: llama.cpp's own count of bytes, from a load that allocates nothing (`no_alloc`).
 //!
-//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] that equals a real load's, for every
-//! architecture of llama.cpp. The probe loads the model's [skeleton](crate::gguf::Header::skeleton), which takes
-//! milliseconds. Backends are started for real, but no breakdown includes the memory of a driver.
+//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] that equals the breakdown of a real
+//! load, for every architecture of llama.cpp. The probe loads the model's [skeleton](crate::gguf::Header::skeleton),
+//! which takes milliseconds. Backends are started for real, but no breakdown includes the memory of a driver.
 //!
-//! The probe corrects these parts. Tests compare them with real loads on simulated GPUs (`tests/load/real_loads.rs`):
+//! The probe corrects the following parts of llama.cpp's count. Tests compare them with real loads on simulated GPUs
+//! (`tests/load/real_loads.rs`):
 //!
 //! - **A mapped file.** A load without data cannot map (`load_tensors` in llama-model.cpp asserts this), and puts the
-//!   host's weights into the first GPU's pinned memory, if any. A real load maps the data of these weights and pins
-//!   none of it. The bytes are computed from the place of each tensor (`mapped.rs`), unless a GPU shares its memory
-//!   with the host.
-//! - **Assigned nodes.** Reserving for sizes forgets which nodes a graph assigned to a backend (ggml-backend.cpp,
-//!   `ggml_backend_sched_reserve_size`). The probe assigns the nodes again, so they are counted as in a real load
-//!   (llama-sys, `native/no_alloc.cpp`).
-//! - **The buffer of logits** is missing in llama.cpp's accounts. This buffer grows from `n_seq_max` to `n_outputs_max`
+//!   host's weights into pinned memory of the first GPU, if there is a GPU. A real load maps the data of these weights,
+//!   and pins none of it. The probe computes these bytes from the place of each tensor (`mapped.rs`), unless a GPU
+//!   shares its memory with the host.
+//! - **Assigned nodes.** When llama.cpp only computes the sizes of a reservation, it forgets which nodes of the graph
+//!   were assigned to a backend (ggml-backend.cpp, `ggml_backend_sched_reserve_size`). The probe assigns the nodes
+//!   again, so that they are counted as in a real load (llama-sys, `native/no_alloc.cpp`).
+//! - **The buffer of logits** is missing in llama.cpp's count. This buffer grows from `n_seq_max` to `n_outputs_max`
 //!   rows. The probe adds it at its largest size ([`BufferBytes::output`]).
-//! - **A cache of experts** is counted without the padding of its last rows. The probe adds the padding, computed from
-//!   the header.
-//! - **Hidden states** for multi-token prediction change the graphs, and llama.cpp reserves them again only at the next
-//!   computation (llama-context.cpp, `set_embeddings_nextn`). This crate does so at once, for real contexts too. The
-//!   second context is created after the first is freed, and its bytes are added.
+//! - **A cache of experts** is counted without the padding after its last rows. The probe adds the padding, computed
+//!   from the header.
+//! - **Hidden states** for multi-token prediction change the graphs. llama.cpp reserves the changed graphs only at the
+//!   next computation (llama-context.cpp, `set_embeddings_nextn`). This crate reserves them at once, for real contexts
+//!   too. The probe creates the second context after it has freed the first, and adds the bytes of the second.
 //!
-//! These parts are not corrected:
+//! The following parts are not corrected:
 //!
-//! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs
-//!   refuse them falls back to one. [`Breakdown::copies`] gives the counted number.
+//! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. If the GPUs of a real load
+//!   have no room for them, the load falls back to one graph. [`Breakdown::copies`] is the number that was counted.
 //! - **Per-layer embeddings of more than 4 GiB** (gemma 4) are mapped even if `mmap` is off (llama-model-loader.cpp,
-//!   `lazy_read::add`). They still count as host weights.
+//!   `lazy_read::add`). The probe counts them as weights on the host nevertheless.
 
 mod breakdown;
 mod file;
@@ -52,15 +53,14 @@ use crate::sync::lock;
 pub use self::breakdown::{Breakdown, BufferBytes};
 
 /// llama.cpp's own arithmetic for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): a `no_alloc` load of the
-/// model's skeleton. The GPUs of the machine must be devices of this process.
-///
-/// While a probe runs, it really allocates the buffer of logits in host memory, and a control vector, but nothing else.
-/// Threads may share a probe; their calls run one after the other. llama.cpp's log of these calls is discarded.
+/// model's skeleton. The GPUs of the machine must be devices of this process. While a probe runs, it really allocates
+/// the buffer of logits in host memory, and a control vector if there is one, but nothing else. Threads may share a
+/// probe; their calls run one after the other. llama.cpp's log of these calls is discarded.
 #[derive(Debug)]
 #[must_use]
 pub struct NativeProbe {
     file: SkeletonFile,
-    /// The model's own header, with the offsets of its tensors.
+    /// The header of the model itself, with the offsets of the tensors.
     header: Header,
     /// LoRA adapters of the model. A text may use any of them.
     lora: Vec<PathBuf>,
@@ -89,14 +89,15 @@ impl NativeProbe {
         self
     }
 
-    /// Adds a control vector to the context. The vector's `n_embd` floats per layer are really allocated while the
-    /// probe runs.
+    /// Adds a control vector to the context. While the probe runs, the vector is really allocated: `n_embd` floats per
+    /// layer.
     pub fn control_vector(mut self) -> Self {
         self.control_vector = true;
         self
     }
 
-    /// The memory by buffer type of a load with this split over these GPUs, or on the host alone without GPUs.
+    /// The memory, for each buffer type, of a load with this split over these GPUs. Without GPUs, it is a load on the
+    /// host alone.
     ///
     /// # Errors
     ///
@@ -118,13 +119,14 @@ impl NativeProbe {
         let _one = lock(&ONE_AT_A_TIME);
         let (model, breakdown, copies) = llama_sys::quietly(|| {
             let model = Model::load(self.file.path(), load)?;
-            // Adapters are loaded before the context is created, because its graphs reserve nodes for all of them.
+            // Adapters are loaded before the context is created, because the graphs of the context reserve nodes for
+            // all adapters.
             let lora = self.lora.iter().map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
             let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
             let mut context = Context::new(&model, native::context(params))?;
             let mut breakdown = self.most(&lora, &mut context)?;
             let copies = context.copies();
-            // Frees the real allocations, so that there need not be room for two of them.
+            // Frees the context's real allocations, so that there need not be room for those of two contexts.
             drop(context);
             if params.mtp {
                 breakdown.add_context(&Context::new(&model, native::heads(params))?.memory_breakdown()?);
@@ -181,7 +183,7 @@ impl NativeProbe {
         Ok(())
     }
 
-    /// The maximum of a context's memory over these cases: without adapters, with each adapter alone, and with all.
+    /// The memory that a context needs at most: without adapters, with each adapter alone, or with all adapters.
     /// Adapters that change the same weights by the same ranks have the same graphs, so one of them is enough.
     fn most(&self, all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
         if self.control_vector {
@@ -208,7 +210,7 @@ impl NativeProbe {
     }
 
     /// The first adapter of each kind. Adapters of one kind have tensors of the same names, types and shapes. An
-    /// adapter with an unreadable header is a kind of its own.
+    /// adapter whose header cannot be read is a kind of its own.
     fn one_of_each_kind(&self) -> Vec<usize> {
         let mut kinds = Vec::new();
         let mut is_new = |path: &PathBuf| {
@@ -227,7 +229,7 @@ impl NativeProbe {
     }
 }
 
-/// Replaces the path of the skeleton in an error by the model's own.
+/// Replaces the path of the skeleton in an error by the path of the model's file.
 pub(super) fn of_model(error: llama_sys::Error, header: &Header) -> llama_sys::Error {
     match error {
         llama_sys::Error::ModelLoad { failure, .. } => {
@@ -258,13 +260,14 @@ impl Probe for NativeProbe {
 }
 
 /// Bytes that llama.cpp records per cell of a cache, even if the cache is not allocated: the cell's position, its
-/// shift, its place in a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
+/// shift, its place in a picture, and one bit for each of 256 sequences (llama-kv-cells.h, `resize`).
 const CELL: u64 = 4 + 4 + 8 + 32;
 
-/// For up to this number of bytes, the free memory is not checked. A context of a million cells needs fewer.
+/// If the records take at most this number of bytes, the free memory is not checked. The records of a context of a
+/// million cells take fewer.
 const FEW: u64 = mib(64);
 
-/// Refuses a context for which the probe alone would need more memory than the host has.
+/// Refuses a context if its records alone, which a probe needs too, would take more memory than the host has.
 fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
     let bytes = u64::from(params.n_ctx).saturating_mul(CELL);
     if bytes > FEW && bytes > Host::detect().0.available {
@@ -297,14 +300,14 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
     breakdown.rows.iter().map(row).collect()
 }
 
-/// Sums the breakdown of a real load by device, including the context for multi-token prediction. Excludes the buffer
-/// of logits. A mapped file counts with the data of its weights.
+/// The sums of a real load's breakdown for each device. They include the context for multi-token prediction, and
+/// exclude the buffer of logits. Of a mapped file, the data of the weights is counted.
 pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     breakdown::sums(&rows(breakdown, devices), devices.len())
 }
 
-/// The shares of the devices. Without shares, llama.cpp splits by the free memory, so a single full device would get a
-/// share of NaN (llama-model.cpp, `load_tensors`). The load would then fail even without allocations.
+/// The shares of the devices. Without shares, llama.cpp splits in proportion to the free memory, so a single full
+/// device would get a share of NaN (llama-model.cpp, `load_tensors`), and even a load without allocations would fail.
 fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
     match devices {
         [_] if split.tensor_split.is_empty() => vec![1.0],

@@ -15,11 +15,11 @@ use crate::machine::{
 #[allow(missing_docs, reason = "the fields are those of the figures")]
 #[non_exhaustive]
 pub enum RateCase {
-    /// A [`WeightRate`] for one token, a [`PromptRate`] for more tokens. The default shape is a large matrix; experts
-    /// have no other shape.
+    /// A product with a matrix of weights. The result is a [`WeightRate`] for one token, and a [`PromptRate`] for more
+    /// tokens. The default shape is a large matrix; experts have only this shape.
     Matrix { tensor_type: TensorType, experts: bool, shape: MatrixShape, n_tokens: u32 },
-    /// An [`AttentionRate`] for one token, a [`PromptAttentionRate`] for more tokens. An `n_head_kv` of 0 means the
-    /// number of key heads of a wide block.
+    /// Attention. The result is an [`AttentionRate`] for one token, and a [`PromptAttentionRate`] for more tokens. An
+    /// `n_head_kv` of 0 means the number of key heads that a wide block has.
     Attention { kv_type: TensorType, head_size: u32, n_gqa: u32, n_head_kv: u32, n_tokens: u32 },
     /// [`MeasuredRates::layer_ns`].
     Layer,
@@ -27,18 +27,18 @@ pub enum RateCase {
     Routing,
     /// [`MeasuredRates::activations_per_second`].
     Activations,
-    /// [`MeasuredRates::link`]. The host has none.
+    /// [`MeasuredRates::link`]. The host has no link.
     Link,
 }
 
 /// The heads of a measured attention.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heads {
-    /// Elements per head.
+    /// The number of elements per head.
     pub(super) head_size: u32,
-    /// Query heads per head of keys and values.
+    /// The number of query heads per head of keys and values.
     pub(super) n_gqa: u32,
-    /// Heads of keys and values; 0 means the number in a wide block.
+    /// The number of heads of keys and values; 0 means the number that a wide block has.
     pub(super) n_head_kv: u32,
 }
 
@@ -48,29 +48,29 @@ pub(super) struct Scale {
     pub(super) working_set: u64,
     /// Floating-point operations of a graph for many tokens.
     flops: u64,
-    /// Larger number of operations, for a device that finishes `flops` in less than [`SHORT`].
+    /// A larger number of operations, for a device that finishes `flops` operations in less than [`SHORT`].
     most_flops: u64,
-    /// Prompt tokens whose activations are computed at once.
+    /// The number of prompt tokens whose activations are computed at once.
     n_activations: u32,
 }
 
-/// Minimum duration of a computation. In a shorter one, the time to reach the device would distort the rate.
+/// Minimum duration of a computation. If it were shorter, the time to reach the device would distort the rate.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Floating-point operations that a thread of a CPU finishes in some milliseconds.
 const SHORT_RUN_FLOPS: u64 = 1 << 26;
 
-/// Sizes of a block in models of 7 to 8 billion weights.
+/// The sizes of a block in models of 7 to 8 billion weights.
 const N_EMBD: u32 = 4096;
 const N_FF: u32 = 8192;
-/// Sizes of the experts in small mixtures.
+/// The sizes of the experts in small mixtures of experts.
 const EXPERT_EMBD: u32 = 2048;
 const EXPERT_FF: u32 = 1024;
 const N_EXPERT: u32 = 64;
 const N_USED: u32 = 8;
 /// Number of cells that attention reads.
 const N_KV: u32 = 4096;
-/// Prompt tokens per computation.
+/// The number of prompt tokens per computation.
 const N_PROMPT: u32 = 512;
 /// Number of small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
 const MAX_SMALL: u32 = 360;
@@ -85,19 +85,20 @@ impl Scale {
         Self { working_set, flops: 1 << 32, most_flops: 1 << 32, n_activations: N_PROMPT }
     }
 
-    /// For a GPU: a working set larger than any GPU's cache, and work that takes longer than its launch.
+    /// The scale for a GPU: a working set that is larger than the cache of any GPU, and work that takes longer than its
+    /// launch.
     pub(super) fn gpu(free: u64) -> Self {
         Self { working_set: free.min(256 << 20), flops: 1 << 37, most_flops: 1 << 37, n_activations: N_PROMPT }
     }
 
-    /// For a remote device, which may be a GPU or a CPU; the first result shows which. All data is sent over the
-    /// network first.
+    /// The scale for a remote device, which may be a GPU or a CPU. The first result shows which of the two it is. All
+    /// data is sent over the network first.
     pub(super) fn remote(free: u64) -> Self {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
 
-    /// For a host with a CPU quota. The parts of each run take a few milliseconds, so most end before the quota stops
-    /// them. The lower quartile of the runs is then the speed without a quota, which plans expect
+    /// The scale for a host with a CPU quota. The parts of each run take a few milliseconds, so most parts end before
+    /// the quota stops them. So the lower quartile of the runs is the speed without a quota, which plans expect
     /// (`MeasuredRates::for_share_of_time`).
     pub(super) fn for_share_of_time(self, share: f64, threads: u32) -> Self {
         if share >= 1.0 {
@@ -123,7 +124,7 @@ impl Scale {
     }
 }
 
-/// An operation, its number of repetitions in a graph, and the counted units of each repetition: floating-point
+/// An operation, the number of its repetitions in a graph, and how many units each repetition counts: floating-point
 /// operations, or elements of activations.
 struct Work(Operation, u32, u64);
 
@@ -144,13 +145,14 @@ impl RateCase {
         self.conditions_in(rates).is_some()
     }
 
-    /// Whether the rates contain this measurement from a quiet machine.
+    /// Whether the rates contain this measurement, taken on a quiet machine.
     pub fn is_quiet_in(&self, rates: &MeasuredRates) -> bool {
         let conditions = self.conditions_in(rates);
         conditions.flatten().is_some_and(RateConditions::is_quiet)
     }
 
-    /// The conditions of the measurement, if they were stored. The outer `None` means that the measurement is missing.
+    /// The conditions of the measurement, if they were stored. The outer `None` means that there was no such
+    /// measurement.
     fn conditions_in<'r>(&self, rates: &'r MeasuredRates) -> Option<Option<&'r RateConditions>> {
         let single = |is_there: bool, conditions: &'r Option<RateConditions>| is_there.then_some(conditions.as_ref());
         let of = &rates.conditions;
@@ -187,7 +189,7 @@ impl RateCase {
         }
     }
 
-    /// Measures the case and adds its rate, unless the device lacks the operation.
+    /// Measures the case and adds its rate, unless the device does not support the operation.
     pub(super) fn measure(
         &self,
         bench: &mut Bench,
@@ -249,7 +251,7 @@ impl RateCase {
             }
             Self::Layer => Work(block(1), N_BLOCKS, 0),
             Self::Activations => {
-                // Queries, keys and values, the output of attention, and the feed-forward step.
+                // The widths of queries, of keys and values, of the output of attention, and of the feed-forward step.
                 let outputs = 3 * N_EMBD + N_EMBD / 2 + 2 * N_FF;
                 let n_tokens = scale.n_activations;
                 Work(block(n_tokens), 2, u64::from(outputs) * u64::from(n_tokens))
@@ -265,7 +267,7 @@ impl RateCase {
     }
 }
 
-/// The rest of a block, with keys for a quarter of the heads.
+/// The part of a block without matrices, with keys for a quarter of the heads.
 fn block(n_tokens: u32) -> Operation {
     Operation::Block {
         type_id: TensorType::F16.id(),
@@ -316,7 +318,8 @@ fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
 fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32, scale: &Scale) -> Work {
     let Heads { head_size, n_gqa, n_head_kv } = heads;
     let many = n_tokens > 1;
-    // The attention is as wide as a block. For many tokens on a host, a few of the heads are enough work.
+    // The attention has as many heads as a block of usual width. For many tokens on a host, a few of these heads are
+    // enough work.
     let wide = (N_EMBD / head_size.max(1)).checked_div(n_gqa).map_or(0, |n_head_kv| n_head_kv.max(1));
     let n_head_kv = if n_head_kv == 0 { wide } else { n_head_kv };
     let n_head = n_head_kv.saturating_mul(n_gqa);

@@ -1,8 +1,8 @@
 //! Measures the speed of ggml's own operations on the devices of this machine.
 //!
 //! In: a machine and the cases to measure ([`RatesRequest`]). Out: the [`MeasuredRates`] of each device. Each case
-//! repeats one operation in a graph. The weights, or the KV cache, that it reads are too large for the caches of any
-//! processor.
+//! repeats one operation in a graph. The weights or the KV cache that the operation reads are too large for the caches
+//! of any processor.
 
 mod case;
 mod request;
@@ -28,19 +28,20 @@ use crate::machine::{ConditionsWatch, GpuKind, Host, Machine, MeasuredRates, Pci
 pub struct RatesProgress<'a> {
     /// ggml's name of the measured device: `CUDA0`, `CPU`.
     pub device: &'a str,
-    /// Finished cases over all devices.
+    /// The number of finished cases on all devices.
     pub done: usize,
-    /// All cases.
+    /// The number of all cases on all devices.
     pub total: usize,
 }
 
-/// Smallest working set, in bytes. A smaller one would fit in the processor's caches and not measure the memory.
+/// Smallest working set, in bytes. A smaller working set would fit in the processor's caches, so the speed of the
+/// memory would not be measured.
 const MIN_WORKING_SET: u64 = 16 << 20;
 
 /// Measures the GPUs and the host of this machine, and adds the results to its [`rates`](crate::machine::Gpu::rates).
-/// Known rates are measured again, unless the request asks only for missing ones. `threads` are the threads of the
-/// host; `None` means the number that a load would use. Each rate keeps its conditions. A disturbed measurement does
-/// not replace an undisturbed one.
+/// Known rates are measured again, unless the request asks only for missing rates. `threads` are the threads of the
+/// host; `None` means the number that a load would use. Each rate keeps its conditions. If a measurement was disturbed,
+/// it does not replace an undisturbed one.
 ///
 /// The measurement takes at most an eighth of the free memory of a device, and releases it at the end. It does not
 /// store the rates; [`MeasurementCache`](crate::machine::MeasurementCache) does.
@@ -63,7 +64,7 @@ pub fn measure_rates(
     for gpu in &mut machine.gpus {
         let Some(device) = named(&devices, gpu.device.as_deref()) else { continue };
         let scale = if is_simulated(&device.name()) {
-            // A simulated device computes with the processor.
+            // A simulated device computes on the processor.
             Scale::host((gpu.free / 8).min(beyond_caches))
         } else if gpu.kind == GpuKind::Remote {
             Scale::remote(gpu.free / 8)
@@ -106,9 +107,9 @@ struct Job<'a> {
     cases: Vec<RateCase>,
     scale: Scale,
     within: Option<Duration>,
-    /// For the host: threads, and whether weights are rearranged.
+    /// For the host: the number of threads, and whether weights are rearranged.
     way: (Option<u32>, bool),
-    /// PCI address of a card that NVIDIA's driver knows.
+    /// The PCI address of the card, if NVIDIA's driver knows it.
     card: Option<PciId>,
     rates: &'a mut Option<MeasuredRates>,
 }
@@ -194,7 +195,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Cases within this time share one reading of the conditions, because the system counts in hundredths of a second.
+/// Cases that follow within this time share one reading of the conditions, because the system's counters advance in
+/// hundredths of a second.
 const JUDGED_TOGETHER: Duration = Duration::from_millis(200);
 
 /// Smallest model for which rates are measured, in bytes. A smaller model is fast in every placement.
@@ -203,12 +205,12 @@ pub(super) const MIN_MODEL_BYTES: u64 = 64 << 20;
 /// No further case of a device begins after this time. A later load measures the rest.
 pub(super) const WITHIN: Duration = Duration::from_millis(1200);
 
-/// The limit for a remote device, which receives its data over the network first.
+/// This limit in place of [`WITHIN`] for a remote device, which receives its data over the network first.
 const REMOTE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Working set of a load's measurements, in bytes. A part of it may fit in a large processor cache, but a larger
 /// working set would delay the load.
 pub(super) const WORKING_SET: u64 = 256 << 20;
 
-/// Duration per case. A running computation is completed.
+/// Duration of each case. A computation that is running at its end is completed.
 pub(super) const EACH: Duration = Duration::from_millis(15);

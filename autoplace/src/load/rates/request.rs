@@ -10,22 +10,22 @@ use crate::machine::MatrixShape;
 use crate::memory::KvType;
 use crate::profile::ModelProfile;
 
-/// The measurements to take of each device.
+/// The measurements that each device gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RatesRequest {
-    /// The cases, in order. A device skips operations that it lacks.
+    /// The cases, in order. Operations that a device does not support are skipped.
     pub cases: Vec<RateCase>,
-    /// Duration of each case; each runs at least once.
+    /// Duration of each case; each case runs at least once.
     pub each: Duration,
-    /// No further case of a device begins after this time. The first one always runs.
+    /// No further case of a device begins after this time. The first case always runs.
     pub within: Option<Duration>,
-    /// Whether to skip known rates.
+    /// Whether to skip rates that are known already.
     pub missing: bool,
-    /// Whether disturbed rates count as missing.
+    /// Whether a rate counts as missing if its measurement was disturbed.
     pub disturbed: bool,
-    /// Maximum bytes that a case reads; `None` reads more than the caches hold. A smaller number saves time but may
-    /// distort the rates.
+    /// Maximum bytes that a case reads; `None` means more bytes than the caches hold. A smaller number saves time but
+    /// may distort the rates.
     pub working_set: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ const EXPERTS: [T; 5] = [T::Q8_0, T::Q6_K, T::Q4_K, T::IQ4_XS, T::MXFP4];
 const KV_TYPES: [T; 3] = [T::F16, T::Q8_0, T::Q4_0];
 
 impl RatesRequest {
-    /// A request for these cases, which are measured for 60 milliseconds each.
+    /// A request for these cases. Each case is measured for 60 milliseconds.
     pub const fn new(cases: Vec<RateCase>) -> Self {
         Self {
             cases,
@@ -50,7 +50,7 @@ impl RatesRequest {
         }
     }
 
-    /// Everything that plans commonly need, generation first; about ten seconds per device.
+    /// All cases that plans commonly need, with the cases of generation first. They take about ten seconds per device.
     pub fn full() -> Self {
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
@@ -110,7 +110,7 @@ impl RatesRequest {
 struct WeightKind {
     tensor_type: TensorType,
     experts: bool,
-    /// The most common matrix shape. All large matrices count as one shape.
+    /// The shape of most matrices of this type. All large matrices count as having one shape.
     shape: MatrixShape,
     /// Other shapes with at least a twentieth of the bytes, the most common first.
     other_shapes: Vec<MatrixShape>,
@@ -169,13 +169,13 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     kinds.collect()
 }
 
-/// The heads of the block in which the fewest queries share a key; `None` if no block has a cache.
+/// The heads of that block in which the fewest queries share a key; `None` if no block has a cache.
 fn heads(profile: &ModelProfile) -> Option<Heads> {
     let hparams = &profile.hparams;
     let n_gqa = hparams.n_head.iter().zip(&hparams.n_head_kv).filter_map(|(&heads, &kv)| heads.checked_div(kv));
     let n_gqa = n_gqa.filter(|&n_gqa| n_gqa > 0).min()?;
     let most_heads = hparams.n_head.iter().max().copied().unwrap_or(0);
-    // No measurement covers the width of compressed keys.
+    // Compressed keys have a width that no measurement covers.
     let head_size = hparams.head_dim_k;
     let is_measured = head_size > 0 && head_size <= 256 && head_size == hparams.head_dim_v;
     let is_narrow = most_heads.saturating_mul(head_size) < MatrixShape::LARGE;

@@ -1,5 +1,5 @@
-//! Measures the rates of given weight types, to compare quantisations. In: a machine and types. Out: the machine with
-//! those rates.
+//! Measures the rates of given weight types, so that quantisations can be compared. In: a machine and weight types.
+//! Out: the machine with the rates of these types.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::machine::{Machine, MeasurementCache};
 use crate::plan::{Planner, Request};
 use crate::profile::ModelProfile;
 
-/// After this time, no further type is measured. The remaining types get no rate.
+/// After this time, no further type is measured. The types that remain then get no rate.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// This machine with the rates of these matrix types; the flag marks expert matrices. Missing rates are measured now,
-/// in some hundredths of a second per type and device, and stored with their conditions in the user's cache. A machine
-/// with simulated GPUs or with devices that cannot be measured stays unchanged.
+/// in some hundredths of a second per type and device, and stored with their conditions in the user's cache. If the
+/// machine has simulated GPUs, or devices that cannot be measured, it is returned unchanged.
 ///
-/// The machine must be this one, as [`detect`](crate::load::detect) describes it.
+/// The machine must be the one on which this program runs, as [`detect`](crate::load::detect) describes it.
 pub fn with_rates_of(machine: Machine, types: &[(TensorType, bool)]) -> Machine {
     let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
     if types.is_empty() || devices.any(is_simulated) {

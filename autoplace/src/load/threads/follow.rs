@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::{Threads, cores};
 use crate::machine::CpuWatch;
 
-/// Interval between two checks. Each check reads some small files. Within the interval, too many threads cost little.
+/// Interval between two checks. Each check reads some small files. If there are too many threads for so short a time,
+/// this costs little.
 const EACH: Duration = Duration::from_secs(1);
 
 /// The threads of a load, and the processors of its process.
@@ -33,7 +34,7 @@ impl Follower {
         Self { threads: threads.clone(), watch, next: now + EACH }
     }
 
-    /// New threads if the processors have changed since the last check, at least a second ago.
+    /// The new threads, if the processors have changed since the last check. Checks at most once a second.
     pub(in crate::load) fn look(&mut self, now: Instant) -> Option<Threads> {
         if now < self.next {
             return None;
@@ -99,7 +100,7 @@ mod tests {
         limit("150000 100000\n");
         assert_eq!(looks(4), [Some((2, 2)), None, Some((2, 2))]);
         limit("max 100000\n");
-        // This computer's own parallelism limits the number.
+        // The number cannot exceed what this computer itself allows.
         let here = std::thread::available_parallelism().map_or(1, |n| n.get() as u32).min(8);
         let all = |most: u32| here.min(most);
         let grown = (here != 2).then_some((all(8), all(8)));

@@ -1,4 +1,4 @@
-//! Chooses the threads of the CPU: how many generate, how many compute prompts, and why.
+//! Chooses the threads of the CPU: how many threads generate, how many compute prompts, and why.
 //!
 //! In: the cores of the machine, and the plan. Out: [`Threads`] for the report. During generation, the [`Pacer`]
 //! chooses the threads of the next step from the times of earlier steps.
@@ -21,8 +21,8 @@ pub(crate) use self::pace::Pacer;
 /// backend lacks.
 const BESIDE_GPUS: u32 = 4;
 
-/// Tolerated ratio of the time per token to the fastest. Within this ratio, more threads are preferred, because deeper
-/// contexts will need them.
+/// A number of threads is acceptable if its time per token is at most this multiple of the fastest time. Among
+/// acceptable numbers, the largest is preferred, because deeper contexts will need the threads.
 const TOLERANCE: f64 = 1.1;
 
 /// The initial threads of a load.
@@ -30,10 +30,10 @@ const TOLERANCE: f64 = 1.1;
 #[error("threads: {generation} to generate, {basis}; {prompt} for prompts")]
 #[non_exhaustive]
 pub struct Threads {
-    /// Threads that generate. Fewer threads may generate if they turn out to be faster, unless the number was
-    /// requested.
+    /// The number of threads that generate. If fewer threads turn out to be faster, fewer generate, unless the number
+    /// was requested.
     pub generation: u32,
-    /// Threads that compute prompts.
+    /// The number of threads that compute prompts.
     pub prompt: u32,
     /// The reason for the number of generating threads.
     pub basis: ThreadBasis,
@@ -78,7 +78,7 @@ impl Threads {
         threads.on(cores(host))
     }
 
-    /// The threads for a process with `cores` cores. Requested numbers do not change.
+    /// These threads, changed for a process with `cores` cores. Numbers that were requested stay the same.
     fn on(self, cores: u32) -> Self {
         let generation = match self.basis {
             ThreadBasis::Asked => self.generation,
@@ -100,8 +100,8 @@ pub(super) fn cores(host: &Host) -> u32 {
     host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
 }
 
-/// Numbers of threads to try, in descending order: all, all but one (for another program that needs a core), a half, a
-/// quarter and so on.
+/// Numbers of threads to try, in descending order: all threads, all but one (because another program may need a core),
+/// a half, a quarter and so on.
 fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));

@@ -1,5 +1,5 @@
 //! The engine's thread. Between two steps it ends texts whose readers have gone, admits requests, and suspends texts
-//! that lack room.
+//! for which there is no room.
 
 use std::sync::Arc;
 use std::thread;
@@ -21,7 +21,7 @@ use crate::run::places::Shutdown;
 pub(super) struct Driver {
     queue: Arc<Queue>,
     prompt_chunk: PromptChunk,
-    /// `None` while the engine has no working context.
+    /// The session; `None` while the engine has no working context.
     session: Option<LocalSession>,
     running: Vec<Text>,
 }
@@ -62,7 +62,7 @@ impl Driver {
         if closing.is_some() && !self.queue.has_waiting() {
             return false;
         }
-        // Without a text to compute, the thread stores the tokens of idle sequences before it sleeps.
+        // If there is no text to compute, the thread stores the tokens of idle sequences before it sleeps.
         if !self.session.as_mut().is_some_and(LocalSession::store_part) {
             self.queue.notify.wait();
         }
@@ -144,7 +144,7 @@ impl Driver {
         let Waiting { text, mut sequence, since, has_begun } = waiting;
         let session = match &mut self.session {
             Some(session) => session,
-            // The context is gone, and is taken again for the next text.
+            // The session has lost its context, so the context is taken again for the next text.
             lost => match LocalSession::open(&self.queue.model) {
                 Ok(session) => {
                     let session = lost.insert(session);
@@ -158,7 +158,7 @@ impl Driver {
         };
         sequence.statistics.queue_time += since.elapsed();
         let prompt = sequence.prompt;
-        // The text may also have begun in an earlier process.
+        // The text may also have begun in an earlier worker process.
         let goes_on = has_begun || sequence.statistics.generated_tokens > 0;
         let (needs, each) = (sequence.needs(), session.room().each);
         let joined = if needs > each {
@@ -263,8 +263,8 @@ fn queue_entries(session: &LocalSession) -> impl ExactSizeIterator<Item = QueueE
 fn is_being_computed(session: &LocalSession, next: &Waiting) -> bool {
     let begins = |sequence: &Sequence| {
         let worth = sequence.held.computed + WORTH_A_COPY;
-        // The length check comes first: it skips texts that already generate, so they are not compared before every
-        // step.
+        // The length check comes first: it skips texts that already generate, so that such texts are not compared
+        // before every step.
         sequence.tokens.len() >= worth
             && sequence.scales == next.sequence.scales
             && sequence.all().common(&next.sequence.tokens, next.sequence.all().marks) >= worth

@@ -1,8 +1,7 @@
 //! The engine: many requests on one model. The engine's thread computes them together, one in each sequence of the
-//! context.
-//!
-//! In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
-//! (`queue`), join and leave between two tokens (`driver`), and are admitted as far as the cache has room (`order`).
+//! context. In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a
+//! bounded queue (`queue`), join and leave between two tokens (`driver`), and are admitted if the cache has room for
+//! them (`order`).
 
 mod driver;
 mod order;
@@ -33,7 +32,7 @@ use crate::load::{AbortHandle, Model};
 /// An engine computes many requests at once on a loaded model (continuous batching). Clones are handles of the same
 /// engine.
 ///
-/// The engine uses the model's context until its last handle is dropped, which cancels unfinished texts.
+/// The engine uses the model's context until its last handle is dropped. Unfinished texts are then cancelled.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Engine};
@@ -55,20 +54,21 @@ use crate::load::{AbortHandle, Model};
 /// ```
 ///
 /// - **Order.** Texts join and leave between two tokens. A step computes the next token of every text and a
-///   [chunk](EngineBuilder::prompt_chunk) of the prompts. The first prompt is the one that would be complete first if
-///   all waiting prompts shared the time evenly: short prompts come first, equal ones in the order of their arrival,
-///   and none is complete later than by even sharing.
-/// - **Prefixes.** A prompt reuses the tokens that the context holds already, unless [`GenerateRequest::cache_prompt`]
+///   [chunk](EngineBuilder::prompt_chunk) of the prompts. Prompts are computed in the order in which they would be
+///   complete if all waiting prompts shared the time evenly. So short prompts come first, equally long prompts in the
+///   order of their arrival, and no prompt is complete later than if the time were shared evenly.
+/// - **Prefixes.** A prompt reuses the tokens that the context already holds, unless [`GenerateRequest::cache_prompt`]
 ///   is off.
 /// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) gives its sequence to waiting texts, and
 ///   resumes when the reader catches up. A slow reader does not delay other texts.
 /// - **One cache for all** (`kv_unified`): a text is admitted when the cache has room for its expected length. When the
-///   cache runs out, the newest text returns to the queue and is computed again later, so its tokens may differ by
-///   rounding. A text ends for lack of room only if it fills the whole context.
-/// - **Isolation.** A model in a [worker](crate::Isolation::Process) behaves the same, except that it is not re-placed
-///   while texts run. [`OnDeath`](crate::OnDeath) decides about the texts when the worker dies.
-/// - **Errors.** A computation that fails ends the running texts, and no waiting one, with its error. A failure to
-///   choose the next token of one text ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]) ends only that text.
+///   cache runs out, the newest text returns to the queue and is computed again later, so its tokens may differ because
+///   of rounding. A text ends for lack of room only if it fills the whole context.
+/// - **Isolation.** If the model is in a [worker](crate::Isolation::Process), the engine behaves in the same way,
+///   except that it is not re-placed while texts run. [`OnDeath`](crate::OnDeath) decides what happens to the texts
+///   when the worker dies.
+/// - **Errors.** If a computation fails, the running texts end with its error, and the waiting texts stay. If the next
+///   token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]) only that text ends.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -92,8 +92,8 @@ impl Engine {
         Self::builder(model).start()
     }
 
-    /// Configures an engine: the length of its queue, how far a text runs ahead of its reader, and how prompts are
-    /// split.
+    /// Configures an engine: the length of its queue, how far a text is computed ahead of its reader, and how prompts
+    /// are split.
     pub fn builder(model: &Model) -> EngineBuilder {
         EngineBuilder { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
     }
@@ -139,7 +139,7 @@ impl Engine {
         wait(self.inner.texts.submit(generate, so_far, false))
     }
 
-    /// The stream of a single request in a worker. The worker's context is free when the stream has been dropped.
+    /// The stream of a single request in a worker. When the stream has been dropped, the worker's context is free.
     pub(crate) fn stream_one(generate: GenerateRequest) -> Result<TokenStream, Error> {
         let builder = EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(&generate.model) };
         let engine = builder.start_in_worker()?;
@@ -151,7 +151,7 @@ impl Engine {
         })
     }
 
-    /// Refuses further requests and returns at once. A second call can only bring the end forward.
+    /// Refuses further requests and returns at once. A second call can only make the engine end sooner.
     pub fn close(&self, how: Shutdown) {
         self.inner.texts.close(how);
     }
@@ -162,8 +162,8 @@ impl Engine {
         self.inner.guard.thread().join();
     }
 
-    /// Refuses further requests. Accepted requests may finish within `time`; after that, the rest is cancelled. Returns
-    /// whether all of them finished. The context is then free.
+    /// Refuses further requests. Accepted requests may finish within `time`; after that, the others are cancelled.
+    /// Returns whether all requests finished. The context is then free.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -181,7 +181,7 @@ impl Engine {
         is_finished
     }
 
-    /// Maximum number of requests at once: running and waiting.
+    /// The maximum number of requests at once, both running and waiting.
     pub fn capacity(&self) -> usize {
         self.inner.texts.capacity()
     }
@@ -200,14 +200,15 @@ impl Engine {
         self.inner.texts.model()
     }
 
-    /// Numbers of waiting and running requests, and tokens generated so far.
+    /// The numbers of waiting and of running requests, and the number of tokens generated so far.
     pub fn metrics(&self) -> Metrics {
         self.inner.texts.metrics()
     }
 
-    /// The outcome of the last requested re-placement ([`Model::request_replace`]). A failure that leaves the model
-    /// unloaded ends the running texts, and the engine refuses requests until the model is loaded again. A waiting
-    /// request that is too long for the new context ends with [`Error::ContextTooSmall`] when its turn comes.
+    /// The outcome of the last requested re-placement ([`Model::request_replace`]). If the re-placement failed and left
+    /// the model unloaded, the running texts have ended, and the engine refuses requests until the model is loaded
+    /// again. A waiting request that is too long for the new context ends with [`Error::ContextTooSmall`] when its turn
+    /// comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.texts.last_replaced()
     }
@@ -232,28 +233,28 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Maximum number of waiting requests, in addition to the running ones. Default 64.
+    /// Maximum number of waiting requests, in addition to the running requests. Default 64.
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = requests;
         self
     }
 
-    /// Maximum number of pieces that a text runs ahead of its reader. A suspended text resumes when half of them
-    /// have been read. Default 1024, which lets most answers finish before they are read.
+    /// The maximum number of pieces that are computed ahead of a text's reader. Then the text is suspended, and resumes
+    /// when half of the pieces have been read. Default 1024, so that most answers are complete before they are read.
     pub fn ahead(mut self, pieces: usize) -> Self {
         self.ahead = pieces;
         self
     }
 
-    /// Maximum number of prompt tokens per step, over all texts, in addition to one token of each text that
-    /// generates. A smaller number delays other texts less, and makes long prompts take longer. Default: the rest
-    /// of `n_ubatch`.
+    /// Maximum number of prompt tokens per step, over all texts, in addition to one token of each text that generates.
+    /// A smaller number delays other texts less, and makes long prompts take longer. Default: as many as still fit in
+    /// `n_ubatch`.
     pub fn prompt_chunk(mut self, tokens: usize) -> Self {
         self.prompt_chunk = PromptChunk::Tokens(tokens.max(1));
         self
     }
 
-    /// Takes the model's context, or its worker, and starts the engine's thread.
+    /// Takes the model's context or, for a model in a worker, the worker, and starts the engine's thread.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Decides which texts have room: the first waiting text is admitted when the cache has room for it. When the cache
-//! runs out, the newest text gives up its sequence and waits again, so that no text ends for lack of room.
+//! Decides for which texts there is room. The first waiting text is admitted when the cache has room for it. When the
+//! cache runs out, the newest text gives up its sequence and waits again, so that no text ends for lack of room.
 
 use crate::decode::context::Room;
 use crate::decode::sequence::Sequence;
@@ -22,7 +22,7 @@ impl QueueEntry {
     }
 }
 
-/// Whether the first waiting text may join the running ones.
+/// Whether the first waiting text may join the running texts.
 pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = QueueEntry>, next: QueueEntry) -> bool {
     let n = running.len();
     let taken = running.map(|text| reserve(room, text)).sum::<usize>();
@@ -30,8 +30,8 @@ pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = QueueE
     n == 0 || (n < room.sequences && fits)
 }
 
-/// Arrival number of the text that must be suspended before the next step; `None` when each text has room for one more
-/// token.
+/// The arrival number of the text that must be suspended before the next step; `None` when each text has room for one
+/// more token.
 pub(super) fn too_many(room: Room, running: impl ExactSizeIterator<Item = QueueEntry> + Clone) -> Option<u64> {
     let taken: usize = running.clone().map(|text| text.len + 1).sum();
     if !shares_cells(room) || running.len() < 2 || taken <= room.all {
@@ -46,7 +46,7 @@ fn shares_cells(room: Room) -> bool {
 }
 
 /// Expected number of tokens of a text: an even share of the context, or an eighth more than its present length if that
-/// is larger. The limits of the text and of its sequence cap the number.
+/// is larger. The number is at most the limit of the text and of its sequence.
 fn reserve(room: Room, text: QueueEntry) -> usize {
     let share = room.all / room.sequences.max(1);
     share.max(text.len.saturating_add(text.len / 8).saturating_add(1)).min(text.limit).min(room.each)
@@ -94,7 +94,7 @@ mod tests {
             let mut running: Vec<QueueEntry> = Vec::new();
             let mut waiting: Vec<QueueEntry> = Vec::new();
             let mut ended = 0;
-            // The engine refuses prompts that do not fit at submission.
+            // The engine refuses a prompt that does not fit when it is submitted.
             let lives: Vec<_> = lives.into_iter().filter(|life| life.1 < room.each).collect();
             for step in 0..20_000 {
                 for (arrival, (comes, prompt, answer)) in (0..).zip(&lives) {

@@ -44,15 +44,16 @@ struct State {
 pub(super) struct Text {
     pub(super) id: SequenceId,
     pub(super) answer: Sender<Message>,
-    /// Whether the prompt reuses tokens that the context holds.
+    /// Whether the prompt reuses tokens that the context already holds.
     pub(super) reuse: bool,
-    /// Generated tokens that the metrics already include.
+    /// The number of generated tokens that the metrics already include.
     pub(super) generated: usize,
     place: Place,
 }
 
 impl Text {
-    /// Sends the last piece. The place is freed first, so that it is free when the reader sees the end.
+    /// Sends the last piece. Frees the place in the engine first, so that the place is free when the reader sees the
+    /// end.
     pub(super) fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -75,7 +76,7 @@ impl Waiting {
 }
 
 impl Queue {
-    /// An empty queue for a context of this capacity. A text runs at most `ahead` pieces ahead of its reader.
+    /// An empty queue for a context of this capacity. A text is computed at most `ahead` pieces ahead of its reader.
     pub(super) fn new(model: &Model, places: Arc<Places>, room: Room, ahead: usize) -> Self {
         let state = Mutex::new(State { room, ..State::default() });
         Self { model: model.clone(), places, notify: Arc::default(), ahead, state }
@@ -101,8 +102,8 @@ impl Queue {
         lock(&self.state).last_replaced.clone()
     }
 
-    /// Records the capacity of the new context and the outcome of a re-placement. There is no outcome if the context
-    /// was only taken again.
+    /// Records the capacity of the new context and the outcome of a re-placement. There is no outcome if the same
+    /// context was only taken again.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = lock(&self.state);
         state.room = room.unwrap_or(state.room);
@@ -133,8 +134,8 @@ impl Queue {
         self.notify.notify();
     }
 
-    /// Called when a reader has gone or has caught up. Removes abandoned texts from the queue, and wakes the engine's
-    /// thread, which handles the running texts.
+    /// This is called when a reader has gone or has caught up. Removes abandoned texts from the queue, and wakes the
+    /// engine's thread, which handles the running texts.
     fn look(&self) {
         let mut state = lock(&self.state);
         let (gone, waiting) = state.waiting.drain(..).partition(|other| other.text.answer.is_abandoned());
@@ -155,7 +156,7 @@ impl Queue {
         }
     }
 
-    /// Takes the first text by the `rank` of its prompt, if `may_join` admits it. Texts that have begun come before the
+    /// Takes the text whose prompt has the first `rank`, if `may_join` admits it. Texts that have begun come before the
     /// others, in the order of their arrival. Texts whose readers are behind stay.
     pub(super) fn take_first(
         &self,

@@ -28,15 +28,15 @@ pub(super) struct Texts {
 /// The place where the texts are computed.
 #[derive(Debug, Clone)]
 enum Computed {
-    /// In this process: the engine's thread takes them from its queue.
+    /// In this process: the engine's thread takes the texts from its queue.
     Local(Arc<Queue>),
     /// In a worker, which has its own queue.
     Worker(Arc<Link>),
 }
 
-/// A checked request: a sequence that this process computes, or a request that a worker is to check.
+/// A checked request: a sequence that this process computes, or a request that a worker will check.
 enum Checked {
-    /// The flag says whether the prompt reuses tokens that the context holds.
+    /// The flag tells whether the prompt reuses tokens that the context already holds.
     Local(Arc<Queue>, Box<Sequence>, bool),
     Worker(Arc<Link>, Box<Spec>),
 }
@@ -90,8 +90,8 @@ impl Texts {
         }
     }
 
-    /// Checks a request and queues it once there is a place. `so_far` holds tokens that an earlier process generated.
-    /// For a model in a worker, the worker checks the request.
+    /// Checks a request and queues it once there is a place. `so_far` contains tokens that an earlier process
+    /// generated. For a model in a worker, the worker checks the request.
     pub(super) fn submit(
         &self,
         generate: GenerateRequest,

@@ -88,7 +88,7 @@ impl SessionHost {
                 let improved = session.improve(min_gain);
                 self.answer(improved, true)
             }
-            // The code that opened the session handles these calls.
+            // These calls are handled by the code that opened the session.
             SessionCall::Open { .. } | SessionCall::Close => Ok(true),
         }
     }

@@ -1,4 +1,4 @@
-//! The worker's side of a run: an engine, and a thread that sends its pieces.
+//! The worker's side of a run: an engine, and a thread that sends the pieces of the texts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ use crate::worker::{self, Sender};
 /// both need the same cores.
 const OFTEN: Duration = Duration::from_millis(2);
 
-/// The engine of a worker. Dropping it cancels unfinished texts.
+/// The engine of a worker. Unfinished texts are cancelled when the engine is dropped.
 pub(crate) struct Host {
     engine: Engine,
     outbox: Arc<Outbox>,
@@ -39,7 +39,7 @@ pub(crate) struct Host {
 /// The texts whose pieces go to the application.
 struct Outbox {
     sender: Sender,
-    /// The running texts. The flag of a text says that its pieces are held back.
+    /// The running texts. The flag of a text is true while its pieces are held back.
     texts: Mutex<HashMap<u64, (TokenStream, bool)>>,
     is_closing: AtomicBool,
     /// Notified when there may be a piece to send.
@@ -80,7 +80,7 @@ impl Host {
                 self.outbox.notify.notify();
             }
             TextCall::Close { how } => self.close(how),
-            // The caller handles the start. A run has no session.
+            // The caller handles the start, and a run of texts has no session.
             TextCall::Start(_) | TextCall::Session(_) => {}
         }
         Ok(true)
@@ -126,7 +126,7 @@ impl Outbox {
         let (mut known, mut known_move) = (engine.model().report(), None);
         loop {
             self.notify.wait();
-            // The flag is read before the texts, so that texts that the close has ended are still reported.
+            // The flag is read before the texts, so that the texts which the close has ended are still reported.
             let is_closing = self.is_closing.load(Ordering::Acquire);
             let mut replies = Vec::new();
             let moving = engine.model().counters().moving();
@@ -185,8 +185,8 @@ impl Outbox {
         texts.is_empty()
     }
 
-    /// Queues a reply for the next flush. On a failure the process ends, because the application would wait for the
-    /// reply forever.
+    /// Queues a reply for the next flush. If this fails, the process ends, because otherwise the application would wait
+    /// for the reply forever.
     fn put(&self, reply: &Reply) {
         if let Err(error) = self.sender.put(reply) {
             tracing::error!(target: "autoplace::generate", "{error}");
@@ -195,7 +195,7 @@ impl Outbox {
     }
 }
 
-/// Ends the process when the thread panics. The connection would otherwise stay open, because other threads hold
+/// Ends the process when the thread panics. Otherwise the connection would stay open, because other threads have
 /// handles of it.
 struct Open(Arc<Outbox>);
 

@@ -30,7 +30,7 @@ impl LocalSession {
 
     /// The prompts that begin with the next step.
     fn prompt_ahead(&self) -> Option<PromptAhead> {
-        // A prompt that the context holds already may have one token left to compute.
+        // If the context already holds the prompt, only one token may be left to compute.
         let begins = |sequence: &&Sequence| {
             sequence.statistics.prompt_time.is_zero() && sequence.statistics.first_token_latency.is_none()
         };
@@ -59,7 +59,7 @@ impl LocalSession {
         })
     }
 
-    /// Counts a step that has ended.
+    /// Passes a step that has ended to the rule.
     pub(super) fn step_ended(&self, step: &StepBegun) {
         let StepBegun { begun, depth, generates, has_prompt } = *step;
         let prompt_tokens = if has_prompt { self.work.batch_tokens() } else { 0 };
@@ -70,7 +70,8 @@ impl LocalSession {
         }
     }
 
-    /// Moves the model to its other placement. If that placement cannot be loaded, the present one is loaded again.
+    /// Moves the model to its other placement. If the other placement cannot be loaded, the present placement is loaded
+    /// again.
     pub(super) fn move_for_depth(&mut self, plan: Plan) -> Result<(), Error> {
         let before = Plan::clone(&self.model.placement());
         let follower = self.model.counters().depth();

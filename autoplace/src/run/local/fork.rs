@@ -43,7 +43,8 @@ impl Fork {
         Self { from_prompt: true, ..Self::default() }
     }
 
-    /// Uses other sampling parameters from the next token on. If they have no seed, the text's seed stays.
+    /// Uses other sampling parameters from the next token on. If these parameters have no seed, the seed of the text
+    /// stays.
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = Some(sampling);
         self
@@ -55,7 +56,7 @@ impl Fork {
         self
     }
 
-    /// Ends after `n` generated tokens, including those before the fork. Default: the limit of the text.
+    /// Ends after `n` generated tokens, including the tokens before the fork. Default: the limit of the text.
     pub fn max_tokens(mut self, n: usize) -> Self {
         self.max_tokens = Some(n);
         self

@@ -39,7 +39,7 @@ pub(crate) struct LocalSession {
     pub(crate) work: Work,
     /// The text that ended with the last error of a step.
     last_failed: Option<SequenceId>,
-    /// Whether the next call returns the pieces of the last step, which returned an error first.
+    /// Whether the next call returns the pieces of the last step, because the last call returned an error of that step.
     is_owed: bool,
     begun: u64,
 }
@@ -133,8 +133,8 @@ impl LocalSession {
         SequenceId(self.begun - 1)
     }
 
-    /// Adds a text to the running ones. `reuse` lets the text use matching tokens that the context holds. `again`
-    /// resumes a [suspended](Self::suspend) text; only the tokens that the context has lost are computed again.
+    /// Adds a text to the running texts. With `reuse`, the text uses matching tokens that the context already holds.
+    /// `again` resumes a [suspended](Self::suspend) text; only the tokens that the context has lost are computed again.
     pub(crate) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         if sequence.shifting.is_some() {
@@ -146,8 +146,8 @@ impl LocalSession {
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         sequence.put(place, again);
         self.work.prompts.shorten(sequence.id, sequence.to_compute());
-        // With a cache for each sequence, llama.cpp computes sequences with consecutive numbers in one graph, and the
-        // others in separate graphs (llama-batch.cpp, split_equal).
+        // If each sequence has its own cache, llama.cpp computes sequences with consecutive numbers in one graph, and
+        // other sequences in separate graphs (llama-batch.cpp, split_equal).
         let at = self.sequences.partition_point(|other| other.held.seq < sequence.held.seq);
         self.sequences.insert(at, sequence);
         Ok(())
@@ -178,9 +178,9 @@ impl LocalSession {
         }
     }
 
-    /// Carries out a requested re-placement, or one that the depth of the texts requires, and then takes a step.
+    /// Carries out a re-placement that was requested, or that the depth of the texts requires. Then takes a step.
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
-        // A request comes first, because there may be no room for a move under memory pressure.
+        // A request is carried out first, because under memory pressure there may be no room for a move.
         if let Some(replacement) = self.model.requests().take().or_else(|| self.follow_depth()) {
             self.last_failed = None;
             self.carry_out(replacement)?;
@@ -246,12 +246,12 @@ impl LocalSession {
         self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
     }
 
-    /// Whether a running text waits for its next token, and not for its first one.
+    /// Whether a running text waits for its next token, and not for its first token.
     fn is_awaited(&self) -> bool {
         self.sequences.iter().any(|it| it.statistics.first_token_latency.is_some())
     }
 
-    /// Stores the sequence that the next text would displace, as far as the running texts can wait.
+    /// Stores the sequence that the next text would displace, or as much of it as the running texts can wait for.
     pub(crate) fn store_next(&mut self) {
         let is_awaited = self.is_awaited();
         let Some(lent) = &mut self.lent else { return };
@@ -377,8 +377,8 @@ mod tests {
         while !session.is_empty() {
             session.step().unwrap().for_each(drop);
         }
-        // The first of both is stored and displaced. The engine would not admit a further text before it has stored the
-        // second one, between steps.
+        // The first of the two sequences is stored and displaced. The engine would not admit a further text until it
+        // has stored the second one, between steps.
         begin(&mut session, 3);
         assert!(session.is_storing_next());
         session.store_next();

@@ -48,7 +48,8 @@ impl LocalSession {
         self.lent.is_some()
     }
 
-    /// Carries out a requested re-placement. A refused one changes nothing; a failed one leaves the model unloaded.
+    /// Carries out a requested re-placement. If the re-placement is refused, nothing changes. If it fails, the model is
+    /// left unloaded.
     pub(crate) fn carry_out(&mut self, replacement: Replacement) -> Result<(), Error> {
         let outcome = match replacement {
             Replacement::Replan => self.replace(None).map(drop),
@@ -66,7 +67,7 @@ impl LocalSession {
     }
 
     /// Re-places the model by `plan`. If that plan cannot be loaded, loads `otherwise` and returns the first error.
-    /// Also returns the cost of copying the states.
+    /// Also returns how long it took to copy the states.
     pub(super) fn replace_by(
         &mut self,
         plan: Option<Plan>,
@@ -81,8 +82,8 @@ impl LocalSession {
         let model = self.model.clone();
         let _replacing = model.replacing();
         self.check_holders()?;
-        // Idle sequences are lost with the context, so they are stored first. The time for this is not a part of the
-        // move's time, which is used to predict later moves.
+        // Idle sequences are lost with the context, so they are stored first. The time that this takes is not a part of
+        // the move's time, from which later moves are predicted.
         if let Some(lent) = &mut self.lent {
             self.cache.store_all(&mut lent.context);
             self.drafters.store_all();
@@ -97,14 +98,14 @@ impl LocalSession {
         }
         let (resumed, restoring) = resumed?;
         let time = begun.elapsed();
-        // Tokens that are computed again were not restored.
+        // If the tokens are computed again, no state was restored.
         let bytes = if resumed == Resumed::Restored { saved.bytes } else { 0 };
         let state = StateCopy { bytes, time: saved.time + restoring };
         Ok((Replaced { before, after: model.placement(), saved: saved.bytes, resumed, time }, state))
     }
 
     /// A plan for the memory that is free once the model is released, with room for the texts. Also returns the context
-    /// size that had to be requested for the texts; 0 if the plan has room without such a request.
+    /// size that had to be requested so that the texts fit; 0 if they fit without such a request.
     fn plan_with_room(&self) -> Result<(Plan, u32), Error> {
         let plan = self.model.replan()?;
         if self.check_room(Room::new(&plan.context)).is_ok() {
@@ -115,7 +116,8 @@ impl LocalSession {
             true => all,
             false => longest.saturating_mul(plan.context.n_seq_max as usize),
         };
-        // Requests half as many tokens in addition, for the rest of the texts, up to the present context size.
+        // Requests half as many tokens in addition, because the texts continue, but not more than the present context
+        // size.
         let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
         let tokens = tokens.min(self.model.placement().context.n_ctx);
         let plan = self.model.replan_for(tokens)?;
@@ -123,8 +125,8 @@ impl LocalSession {
         Ok((plan, tokens))
     }
 
-    /// Number of tokens for which the context must have room: those of the longest text, and those of all texts
-    /// together.
+    /// The numbers of tokens for which the context must have room: the tokens of the longest text, and the tokens of
+    /// all texts together.
     fn needs(&self) -> (usize, usize) {
         let needs = || self.sequences.iter().map(Sequence::needs);
         (needs().max().unwrap_or(0), needs().sum())
@@ -143,7 +145,7 @@ impl LocalSession {
         Ok(())
     }
 
-    /// Refuses to release a model that other objects than this session use.
+    /// Fails if objects other than this session use the model, so that it cannot be released.
     fn check_holders(&self) -> Result<(), Error> {
         let Some(lent) = &self.lent else { return Ok(()) };
         // The session's own handles of the model are in the slot with its adapters, in the vocabularies of the context
@@ -176,8 +178,8 @@ impl LocalSession {
         Ok(saved)
     }
 
-    /// Continues with a new context, and returns the time to restore the states. On an error, gives the context back
-    /// and keeps all state for another attempt.
+    /// Continues with a new context, and returns the time to restore the states. After an error, the context is given
+    /// back, and all state is kept for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<(Resumed, Duration), Error> {
         let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot()?.take_drafts()?)));
         match drafts {
@@ -204,7 +206,7 @@ impl LocalSession {
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
         for sequence in &mut self.sequences {
-            // Each text is restored into cells of its own.
+            // Each text is restored into its own cells, without sharing.
             sequence.held.shares = None;
         }
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);

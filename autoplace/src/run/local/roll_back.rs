@@ -16,8 +16,8 @@ use crate::run::local::LocalSession;
 pub struct RolledBack {
     /// Number of forgotten tokens.
     pub tokens: usize,
-    /// Number of bytes at the end of the returned text that came from forgotten tokens, up to whole characters. The
-    /// next piece replaces them.
+    /// Number of bytes at the end of the returned text that came from forgotten tokens, counted in whole characters.
+    /// The next piece replaces them.
     pub text: usize,
 }
 
@@ -75,7 +75,7 @@ impl Sequence {
         let len = self.len();
         let computed = self.all().first(self.held.computed);
         let checkpoint = cache.checkpoints.first_among(computed);
-        // The last remaining token is computed again, because its logits choose the next one.
+        // The last remaining token is computed again, because the next token is chosen from its logits.
         let goes = |tokens: usize| {
             let keep = len - tokens - 1;
             let is_held = keep >= self.held.computed || checkpoint.is_some_and(|after| keep >= after);

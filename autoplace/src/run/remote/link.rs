@@ -32,7 +32,7 @@ pub(crate) struct Link {
     pub(crate) model: Model,
     start: Start,
     abort: AbortHandle,
-    /// Notified when a text arrives, or when no further text will.
+    /// Notified when a text arrives, or when no further text will arrive.
     notify: Notify,
     state: Mutex<State>,
 }
@@ -66,7 +66,7 @@ struct Text {
     tokens: Vec<Token>,
     /// Totals over all workers.
     statistics: Statistics,
-    /// Statistics at the death of the last worker, if the prompt had been computed.
+    /// The statistics when the last worker died, if it had computed the prompt.
     earlier: Option<Statistics>,
     /// Number of further workers that the text may use.
     attempts: u32,
@@ -75,8 +75,8 @@ struct Text {
 }
 
 impl Text {
-    /// Adds the statistics of earlier workers to a piece. A later worker computes the prompt again. The numbers of
-    /// draft tokens are those of the last worker.
+    /// Adds the statistics of earlier workers to a piece. A later worker computes the prompt again, which is not
+    /// counted twice. The numbers of draft tokens come from the last worker alone.
     fn add(&mut self, mut piece: Piece, mut statistics: Statistics) -> Message {
         if let Some(earlier) = &self.earlier {
             statistics.prompt_tokens = earlier.prompt_tokens;
@@ -108,7 +108,7 @@ impl Text {
         }
         self.deaths += 1;
         self.earlier = self.has_begun().then_some(self.statistics);
-        // A new worker sends pieces until it gets a request to hold them back.
+        // A new worker sends pieces until it is told to hold them back.
         self.is_held = false;
         None
     }
@@ -117,7 +117,8 @@ impl Text {
         self.statistics.first_token_latency.is_some()
     }
 
-    /// Sends the last piece. The place is freed first, so that it is free when the reader sees the end.
+    /// Sends the last piece. Frees the place in the engine first, so that the place is free when the reader sees the
+    /// end.
     fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -125,15 +126,16 @@ impl Text {
 }
 
 impl State {
-    /// Sends a call to the worker. A dead worker needs no call, and the reader thread detects its death.
+    /// Sends a call to the worker. If the worker is dead, the call is not needed, and the thread that reads from the
+    /// worker detects the death.
     fn send(&self, call: TextCall) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(&Request::Text(call));
         }
     }
 
-    /// Submits a text to a worker, with the tokens that have arrived. Pictures that the worker lacks are sent before
-    /// the text.
+    /// Submits a text to a worker, with the tokens that have arrived. Pictures that the worker does not have yet are
+    /// sent before the text.
     fn put(&mut self, id: u64, spec: &Spec, so_far: &[Token], sender: &worker::Sender) -> Result<(), worker::Error> {
         for media in spec.prompt.media() {
             if number_of(&self.kept, media).is_none() {
@@ -178,7 +180,8 @@ impl Link {
         Self { model, start, abort, notify: Notify::default(), state: Mutex::new(state) }
     }
 
-    /// Submits a text to the worker, which checks and generates it. An empty first piece reports the acceptance.
+    /// Submits a text to the worker, which checks and generates it. An empty first piece reports that the text was
+    /// accepted.
     pub(crate) fn submit(self: &Arc<Self>, spec: Spec, place: Place) -> Result<Receiver<Message>, Error> {
         let mut state = lock(&self.state);
         if state.is_over || state.closing.is_some() {
@@ -218,7 +221,7 @@ impl Link {
         Ok(pieces)
     }
 
-    /// Called when the reader of a text has gone or has caught up.
+    /// This is called when the reader of a text has gone or has caught up.
     fn look(&self, id: u64) {
         let mut state = lock(&self.state);
         let cancelled = match state.texts.get_mut(&id) {
@@ -383,8 +386,8 @@ impl Link {
     }
 }
 
-/// Reads the messages of the worker. Dropping it cancels all texts, waits until the context is free, and returns the
-/// worker.
+/// Reads the messages of the worker. When this is dropped, it cancels all texts, waits until the context is free, and
+/// returns the worker.
 #[derive(Debug)]
 pub(crate) struct Reader {
     link: Arc<Link>,
@@ -434,7 +437,7 @@ impl Reader {
         !self.is_over
     }
 
-    /// Handles a message. Returns false after the last one.
+    /// Handles a message. Returns false after the last message.
     fn hear(&self, reply: Reply) -> bool {
         match reply {
             Reply::Started => {}
@@ -454,7 +457,7 @@ impl Reader {
 
     fn go_on_after(&mut self, death: &worker::Error) {
         if !self.link.retry_or_fail(death) {
-            // No text is left, so another worker is needed only for the next one.
+            // No text is left, so another worker is needed only when the next text comes.
             self.is_over = lock(&self.link.state).closing.is_some();
             if !self.is_over {
                 self.link.notify.wait();
@@ -519,7 +522,7 @@ mod tests {
         for _ in 0..3 {
             assert!(sent(&mut state, &about(&image)) < 4096);
         }
-        // An equal picture from another decoding counts as another picture.
+        // If an equal picture was decoded separately, it counts as another picture.
         let equal = crate::Image::from_rgb(200, 100, vec![7; PIXELS]).unwrap();
         assert!(sent(&mut state, &about(&equal)) > PIXELS);
         assert_eq!(state.kept.len(), 2);

@@ -1,12 +1,14 @@
-//! Generation in a worker process. This room has the messages, and the application's side of the connection.
+//! Generation in a worker process. This module has the messages, and the code with which the application sends and
+//! receives them.
 //!
-//! The worker runs its own engine (`run::host`), for an engine of the application or for a single stream. Like a local
-//! engine, the worker assembles the text, finds stop strings, and collects the statistics. Each piece carries the
+//! The worker runs its own engine (`run::host`), whether the application uses an engine or a single stream. Like a
+//! local engine, the worker assembles the text, finds stop strings, and collects the statistics. Each piece carries the
 //! statistics of its text so far.
 //!
 //! When a worker dies, its replacement gets every text with the tokens that have arrived (`link`). The replacement
-//! restores the cache, the sampler and the text to their state after the last of these tokens, and continues. Tokens
-//! that were lost on the way are chosen again with the same random numbers, so they are the same tokens.
+//! restores the cache, the sampler and the text to their state after the last of these tokens, and continues. If tokens
+//! did not arrive before the worker died, they are chosen again with the same random numbers, so they are the same
+//! tokens.
 
 mod link;
 mod session;
@@ -37,16 +39,16 @@ type Request = worker::Request<Loading, TextCall, ()>;
 pub(crate) enum TextCall {
     /// Begins a run: the worker takes the context.
     Start(Start),
-    /// Keeps a picture or a sound under a number. The prompts of texts refer to it by this number, so it is sent only
-    /// once, even for several texts.
+    /// Keeps a picture or a sound under a number. Prompts contain only this number, so the picture or sound is sent
+    /// only once, even for several texts.
     Keep { number: u64, media: Media },
     /// Drops pictures and sounds to which no text refers any more.
     Forget { numbers: Vec<u64> },
-    /// Checks a text and generates it, after tokens that an earlier worker generated.
+    /// Checks a text and generates it, after the tokens that an earlier worker generated for it.
     Submit { id: u64, spec: Box<Spec>, so_far: Vec<Token> },
     /// Cancels a text.
     Cancel { id: u64 },
-    /// Holds back the pieces of a text whose reader is behind, or resumes them.
+    /// Holds back the pieces of a text whose reader is behind, or sends them again.
     Hold { id: u64, is_held: bool },
     /// Refuses further texts. The worker gives the context back when the last text has ended.
     Close { how: Shutdown },
@@ -57,7 +59,7 @@ pub(crate) enum TextCall {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) run: u64,
-    /// Maximum number of pieces that a text runs ahead of its reader.
+    /// The maximum number of pieces that are computed ahead of a text's reader.
     pub(crate) ahead: usize,
     pub(crate) prompt_chunk: PromptChunk,
 }
@@ -72,7 +74,7 @@ pub(crate) enum Reply {
         id: u64,
         statistics: Statistics,
     },
-    /// A piece. The sequence number of the piece says which text it belongs to.
+    /// A piece. The sequence number of the piece identifies the text to which it belongs.
     Piece(Box<(Piece, Statistics)>),
     Failed {
         id: u64,
@@ -81,7 +83,7 @@ pub(crate) enum Reply {
     },
     /// The model was re-placed during the run.
     Placed(Arc<Placed>),
-    /// A move by depth has begun, has made progress, or has ended.
+    /// A move to the placement for another depth has begun, has made progress, or has ended.
     Moving(Option<(DepthMove, f32)>),
     /// The last reply of a run: the context is free.
     Closed,

@@ -1,4 +1,4 @@
-//! A session of a model in a worker: its calls, and the application's side of them. The calls run one after the other.
+//! A session of a model in a worker: its calls, and how the application makes them. The calls run one after the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,7 +45,7 @@ pub(crate) enum SessionCall {
     Close,
 }
 
-/// The outcome of a call, and the state of the session after it.
+/// The outcome of a call, and the state of the session after the call.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(serialize = "T: Serialize", deserialize = "T: DeserializeOwned"))]
 pub(crate) struct Answer<T> {

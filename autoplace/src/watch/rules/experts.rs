@@ -1,4 +1,4 @@
-//! Detects a cache of experts with which the model is slower than without.
+//! Detects a cache of experts that makes the model slower than it would be without.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::load::ExpertUses;
 use crate::watch::event::Event;
 use crate::watch::latch::{Condition, Now};
 
-/// Number of uses before the first window, because an empty cache misses every expert once. These are the uses of 128
-/// tokens in a model with 48 layers that use 8 experts each.
+/// Number of uses before the first window, because an empty cache misses every expert once. 128 tokens have so many
+/// uses in a model with 48 layers, each of which uses 8 experts per token.
 const WARM_UP: u64 = 128 * 48 * 8;
-/// Number of uses in a window: those of 256 tokens in such a model.
+/// Number of uses in a window: 256 tokens have so many uses in such a model.
 const WINDOW: u64 = 256 * 48 * 8;
 /// Difference between the share of hits at which the condition ends and the share at which it begins.
 const MARGIN: f64 = 0.02;
@@ -17,7 +17,7 @@ const MARGIN: f64 = 0.02;
 #[derive(Debug, Default)]
 pub(super) struct ExpertRule {
     break_even: Option<f64>,
-    /// Uses at the start of the watching, and at the start of the window.
+    /// The total uses when the watching began, and when the window began.
     first: Option<ExpertUses>,
     window: Option<ExpertUses>,
     pub(super) misses: Condition,
@@ -58,7 +58,7 @@ mod tests {
     use super::{Event, ExpertRule, ExpertUses, Now, WARM_UP, WINDOW};
     use crate::watch::latch::Settings;
 
-    /// The events of windows with these percentages of hits. The windows are a minute apart.
+    /// The events that result from windows with these percentages of hits. The windows are a minute apart.
     fn events(break_even: Option<f64>, percent: &[u64]) -> Vec<Event> {
         let (mut rule, settings, mut events) = (ExpertRule::new(break_even), Settings::default(), Vec::new());
         let mut uses = ExpertUses::default();

@@ -1,4 +1,4 @@
-//! Turns samples into events, without a clock, a thread or a driver. In: samples with their moments. Out: events.
+//! Turns samples into events, without a clock, a thread or a driver. In: samples, each with its moment. Out: events.
 
 mod experts;
 mod speed;
@@ -16,15 +16,15 @@ use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 use crate::load::GeneratingThreads;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
-/// Percentage of time that threads wait for a core from which this explains a slowdown.
+/// If threads wait for a core during at least this percentage of time, this explains a slowdown.
 const BUSY_HOST: f32 = 20.0;
-/// Percentage of time that threads wait for memory from which this explains a slowdown.
+/// If threads wait for memory during at least this percentage of time, this explains a slowdown.
 const SHORT_HOST: f32 = 5.0;
 
 /// Maximum number of programs that are tracked per GPU.
 const MAX_PROGRAMS: usize = 16;
 
-/// The state of all conditions between two samples.
+/// The state of all conditions, kept from one sample to the next.
 #[derive(Debug)]
 pub(super) struct Rules {
     settings: Settings,
@@ -46,7 +46,7 @@ impl Rules {
         Self { devices: devices.collect(), speed, experts, fewer_threads, settings }
     }
 
-    /// Takes a sample. `at` is the moment of the sample, not before that of the last sample.
+    /// Takes a sample. `at` is the moment of the sample, never earlier than the moment of the last sample.
     pub(super) fn step(&mut self, at: Duration, sample: &Sample, events: &mut Vec<Event>) {
         let settings = &self.settings;
         let mut now = Now { at, settings, events };
@@ -84,7 +84,7 @@ impl Rules {
     }
 }
 
-/// The likely cause of a slowdown, the most certain one first.
+/// The likely cause of a slowdown. The more certain causes are checked first.
 fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>) -> Cause {
     let of = |cause: fn(&DeviceRules) -> Option<Cause>| devices.iter().find_map(cause);
     let over = |pressure: Option<f32>, limit| pressure.filter(|&pressure| pressure >= limit);
@@ -109,20 +109,20 @@ struct DeviceRules {
     room: Condition,
     first_free: Option<u64>,
     last_free: u64,
-    /// Free memory at the last report of room. A further gain is measured from here.
+    /// Free memory at the last report of room. A further gain is measured from this number.
     reported: u64,
     more_since: Option<Duration>,
-    /// This process's memory on the host for this GPU: at first, and now.
+    /// The memory on the host that this process has for this GPU: at first, and now.
     on_host: Option<(u64, u64)>,
-    /// A fault lowers the clocks.
+    /// The clocks are lowered because of a fault.
     throttle: Condition,
     /// The present reasons for lowered clocks.
     reasons: Vec<ThrottleReason>,
     /// Memory of each program at the first check, which counts as normal; `None` before that check.
     first_programs: Option<BTreeMap<u32, u64>>,
-    /// The program that has taken the most memory since then, if the amount is notable.
+    /// The program that has taken the most memory since the first check, if the amount is notable.
     taker: Option<GpuProcess>,
-    /// Programs that have taken a notable amount of memory since then, by process id.
+    /// Programs that have taken a notable amount of memory since the first check, by process id.
     takers: BTreeMap<u32, Taker>,
 }
 
@@ -130,7 +130,7 @@ struct DeviceRules {
 #[derive(Debug)]
 struct Taker {
     name: Option<String>,
-    /// The program has notably more memory than at first.
+    /// The program has a notable amount of memory more than at first.
     took: Condition,
 }
 
@@ -160,7 +160,7 @@ impl DeviceRules {
         }
         let device = || watched.device.clone();
         let (free, needed) = (self.last_free, watched.needed);
-        // The condition ends only when a quarter more memory is free than at its beginning.
+        // To end the condition, a quarter more memory must be free than to begin it.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
         self.pressure.step(
@@ -205,7 +205,7 @@ impl DeviceRules {
         );
     }
 
-    /// Checks which other programs have come or have taken more memory.
+    /// Checks which other programs have come, and which have taken more memory.
     fn programs(&mut self, now: &mut Now<'_>, seen: &[GpuProcess]) {
         // Memory that the driver does not report cannot be compared.
         let held: BTreeMap<u32, u64> = seen.iter().filter_map(|program| Some((program.pid, program.bytes?))).collect();
@@ -227,7 +227,7 @@ impl DeviceRules {
             let limit = if took.is_on() { (notable / 2).max(1) } else { notable };
             took.step(
                 Some(taken(pid) >= limit),
-                // The checks are far enough apart, so there is no patience.
+                // No patience is needed, because the checks are far enough apart.
                 Duration::ZERO,
                 || Event::OtherProcess { name: name.clone(), pid, bytes: bytes(&held, pid), device: device.clone() },
                 Event::OtherProcessGone { name: name.clone(), pid, device: device.clone() },
@@ -251,7 +251,7 @@ impl DeviceRules {
             .then(|| Cause::Spill { device: self.watched.device.clone() })
     }
 
-    /// Another program as a cause: it has come, or has taken more memory.
+    /// Another program as a cause: a program that has come, or has taken more memory.
     fn other_process(&self) -> Option<Cause> {
         let GpuProcess { name, pid, .. } = self.taker.clone()?;
         Some(Cause::OtherProcess { name, pid, device: self.watched.device.clone() })

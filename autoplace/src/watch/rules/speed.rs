@@ -1,7 +1,7 @@
 //! Detects a model that generates more slowly than before.
 //!
-//! The speed of the first window of tokens after a warm-up counts as the model's own speed. The model's own speed rises
-//! slowly if the model turns out to be faster, and never falls. Only generation time counts, so an idle model is
+//! The speed of the first window of tokens after a warm-up counts as the model's own speed. If the model turns out to
+//! be faster, its own speed is raised slowly. It is never lowered. Only generation time counts, so an idle model is
 //! neither slow nor fast.
 
 use std::collections::VecDeque;
@@ -11,15 +11,15 @@ use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
 use crate::watch::latch::{Condition, Now};
 
-/// Weight of a faster window.
+/// The weight with which a faster window raises the model's own speed.
 const BELIEF: f64 = 1.0 / 16.0;
 
 #[derive(Debug)]
 pub(super) struct SpeedRule {
     cost: DepthCost,
-    /// Totals when the watching began.
+    /// The totals when the watching began.
     first: Option<Generated>,
-    /// Totals of the samples with new tokens. The first of them is the last sample that is at least a window old.
+    /// Totals of the samples with new tokens. The first entry is the latest sample that is at least a window old.
     window: VecDeque<Generated>,
     own: Option<Speed>,
     pub(super) slow: Condition,
@@ -27,7 +27,7 @@ pub(super) struct SpeedRule {
 
 #[derive(Debug, Clone, Copy)]
 struct Speed {
-    /// Seconds per token, divided by the cost of its depth.
+    /// Seconds per token, divided by the cost of a token at its depth.
     seconds: f64,
     /// Mean depth.
     depth: f64,
@@ -38,8 +38,8 @@ impl SpeedRule {
         Self { cost, first: None, window: VecDeque::new(), own: None, slow: Condition::default() }
     }
 
-    /// `cause` names the likely cause when a slowdown begins. The argument of `cause` is the evidence for depth as the
-    /// cause.
+    /// `cause` names the likely cause when a slowdown begins. The argument of `cause` is the depth as a cause, if there
+    /// is evidence for it.
     pub(super) fn step(&mut self, now: Generated, moment: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
         let settings = moment.settings;
         let first = *self.first.get_or_insert(now);
@@ -65,7 +65,7 @@ impl SpeedRule {
         let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
         let depth = deeper.then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
-        // The condition is timed by generation time.
+        // The duration of this condition is measured in generation time.
         moment.at = now.time;
         self.slow.step(
             Some(slow),

@@ -230,8 +230,8 @@ fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Conte
     Ok(())
 }
 
-/// Compares each of these models in every placement. Each placement is compared `times` times, with one setting after
-/// another. `probe` writes the model into a folder, or returns `None` to skip it. Returns the number of comparisons.
+/// Compares each of these models in every placement. Each placement is compared `turns` times, with the settings in
+/// rotation. `probe` writes the model into a folder, or returns `None` to skip it. Returns the number of comparisons.
 pub(crate) fn compare_all(
     models: &[Sketch],
     settings: &[ContextParams],

@@ -1,14 +1,14 @@
-//! Inserts calls of guards into a tag, around expressions that create values from other values.
+//! Inserts calls of guards into a tag, around expressions that make values out of other values.
 
 use std::ops::Range;
 
 use super::names::{GENERATED, KEPT, PRINTF, SUM, TEXT};
 use super::tag::{Tag, Token};
 
-/// The filter [`LIST`] in the form in which it is written behind a value.
+/// The filter [`LIST`], as it is written after a value.
 const LIST_FILTER: &str = "|__list";
 
-/// Texts to write before, instead of and behind each token.
+/// For each token, the texts that are written before it, in place of it, and after it.
 pub(super) struct Guards {
     pub(super) before: Vec<String>,
     pub(super) instead: Vec<Option<String>>,
@@ -20,7 +20,7 @@ impl Guards {
         Self { before: vec![String::new(); tokens], instead: vec![None; tokens], after: vec![String::new(); tokens] }
     }
 
-    /// Wraps a range of tokens in brackets and a filter.
+    /// Puts a range of tokens in brackets, and adds a filter.
     pub(super) fn wrap(&mut self, first: usize, last: usize, filter: &str) {
         if let (Some(before), true) = (self.before.get_mut(first), last < self.after.len()) {
             before.push('(');
@@ -30,7 +30,7 @@ impl Guards {
 }
 
 impl Tag<'_> {
-    /// The text of some tokens with their guards and the whitespace before each.
+    /// The text of some tokens, with their guards and the white space before each token.
     pub(super) fn text(&self, tokens: Range<usize>, guards: &Guards) -> String {
         let mut out = String::new();
         let mut at = match tokens.start {
@@ -48,7 +48,8 @@ impl Tag<'_> {
         out
     }
 
-    /// Guards operators: the operands of `~`, the results of `*` and `%`, and in a second pass the results of `+`.
+    /// Guards operators: the operands of `~`, and the results of `*` and `%`. In a second pass, it guards the results
+    /// of `+`.
     pub(super) fn guard_runs(&self, row: &[usize], is_sum: bool, guards: &mut Guards) {
         let mut run: Vec<usize> = Vec::new();
         let (mut previous, mut left, mut is_test) = ("", "", false);
@@ -56,7 +57,7 @@ impl Tag<'_> {
             let text = index.map_or(",", |index| self.word(*index));
             let is_attribute = previous == ".";
             let is_unary = run.is_empty() || matches!(previous, "*" | "/" | "//" | "%" | "**" | "+" | "-" | "~");
-            // Operators of lower precedence end the run.
+            // An operator of lower precedence ends the run.
             let is_end = match text {
                 "," | ":" | "=" | "==" | "!=" | "<" | ">" | "<=" | ">=" => true,
                 "~" => !is_sum,
@@ -64,14 +65,14 @@ impl Tag<'_> {
                 "in" | "not" => !is_attribute && !is_test,
                 "if" | "else" | "elif" | "and" | "or" => !is_attribute,
                 "recursive" => self.word(0) == "for" && !is_attribute,
-                // The tag's name is not an operand.
+                // The name of the tag is not an operand.
                 _ => self.is_block && index == Some(&0),
             };
             is_test = text == "is" || (is_test && text == "not");
             if !is_end {
                 run.extend(index);
             } else {
-                // A `*` at the beginning of an argument unpacks it.
+                // At the beginning of an argument, a `*` unpacks the argument.
                 let is_unpacked = run.first().is_some_and(|index| matches!(self.word(*index), "*" | "**"));
                 let run_of = &run[usize::from(is_unpacked)..];
                 if is_sum {
@@ -109,7 +110,7 @@ impl Tag<'_> {
         };
         let is_text = self.word(*first).starts_with(['\'', '"']);
         if let (true, Some(&percent)) = (is_text, run.get(1).filter(|index| self.word(**index) == "%")) {
-            // The operand behind `%`, up to an operator of the same precedence.
+            // The operand after `%`, up to the next operator of the same precedence.
             let is_next = |index: &&usize| !matches!(self.word(**index), "*" | "/" | "//" | "%");
             if let Some(operand) = run[2..].iter().take_while(is_next).last() {
                 guards.instead[percent] = Some(format!("|{PRINTF}("));
@@ -123,7 +124,7 @@ impl Tag<'_> {
         }
     }
 
-    /// Guards literal lists, dicts and tuples, and the results of filters.
+    /// Guards lists, dicts and tuples that are written literally, and the results of filters.
     pub(super) fn guard_literals_and_filters(&self, row: &[usize], from: usize, guards: &mut Guards) {
         for (place, index) in row.iter().enumerate().filter(|(_, index)| **index >= from) {
             let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
@@ -140,10 +141,10 @@ impl Tag<'_> {
                         self.tokens.iter().find(within).is_some()
                     };
                     if !follows_operand && (open != "(" || is_tuple()) {
-                        // The literal is put in brackets, because a subscript or method may follow: `[1][0]`,
+                        // The literal is put in brackets, because a subscript or a method may follow it: `[1][0]`,
                         // `{}.items()`.
                         guards.before[*index].push('(');
-                        // A list that a `set` creates is mutable.
+                        // If a `set` creates a list, the template may change this list.
                         let list = if open == "[" && self.is_block && self.word(0) == "set" { LIST_FILTER } else { "" };
                         guards.after[row[place + 1]].push_str(&format!("|{KEPT}{list})"));
                     }

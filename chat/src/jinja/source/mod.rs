@@ -1,11 +1,11 @@
-//! Rewrites a template's source for minijinja. It inserts calls of guards wherever the template creates values from
-//! other values.
+//! Rewrites the source of a template for minijinja. Wherever the template makes new values out of others, it inserts a
+//! call of a guard.
 //!
-//! minijinja's fuel counts texts and the slots of lists, but not a list's content: repeated `[x, x]` doubles the
-//! content for free. Code that prints, compares or drops values recurses as deep as the values are nested. So every
-//! expression that creates a list, dict or tuple passes through our filter [`KEPT`], which charges for the whole
-//! content and limits its depth. Tags are read token by token, as by minijinja's lexer. minijinja then parses the
-//! rewritten source.
+//! minijinja's fuel counts texts and the number of items in lists, but not what the items contain. So a template could
+//! double the content again and again with `[x, x]`, at no cost. When values are printed, compared or dropped, the
+//! recursion is as deep as the values are nested. So every expression that creates a list, a dict or a tuple passes
+//! through our filter [`KEPT`]. The filter charges fuel for the whole content, and limits how deep it is. Tags are
+//! split into tokens in the same way as in minijinja's lexer. Then minijinja parses the source that was rewritten.
 
 mod guards;
 mod names;
@@ -22,10 +22,10 @@ use self::tag::{Tag, regex};
 use super::python;
 use crate::Error;
 
-/// Maximum number of `elif`s. Each adds a level of recursion to minijinja's parser.
+/// Maximum number of `elif`s. With each of them, minijinja's parser recurses one level deeper.
 const MAX_ELIFS: usize = 500;
 
-/// The source with its guards.
+/// The source of a template, with guards.
 pub(super) fn guarded(source: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(source.len() * 2);
     let mut rest = source;
@@ -66,7 +66,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
 }
 
 impl<'a> Tag<'a> {
-    /// Writes the tag with its guards. `open` lists the surrounding loops and conditions.
+    /// Writes the tag with its guards. `open` contains the loops and conditions around the tag.
     fn write(&self, out: &mut String, open: &mut Vec<Open>) -> Result<(), &'static str> {
         self.check_loops()?;
         let first = if self.is_block { self.word(0) } else { "" };
@@ -79,23 +79,23 @@ impl<'a> Tag<'a> {
         }
         let mut defaults = Vec::new();
         match first {
-            // These tags need extensions that transformers does not enable.
+            // These tags need extensions that are off in transformers.
             "do" | "autoescape" => return Err("unknown tag"),
-            // These tags only open and close a scope.
+            // These tags only begin and end a scope.
             "generation" | "block" => out.push_str(" with "),
             "endgeneration" | "endblock" => out.push_str(" endwith "),
             _ => defaults = self.write_tokens(first, out)?,
         }
         out.push_str(self.end);
         if is_else_of_loop {
-            // The `else` branch of a loop gets its own scope.
+            // The `else` of a loop has a separate scope.
             open.pop();
             open.push(Open::Else);
             out.push_str("{% with ");
             out.push_str(self.end);
         }
         for (name, default) in defaults {
-            // A default can refer to the parameters before it.
+            // A default can use the parameters that come before it.
             let value = format!("{{% set {name} = ({default})|{KEPT} if {name} is {UNSET} else {name} ");
             out.push_str(&value);
             out.push_str(self.end);
@@ -108,7 +108,8 @@ impl<'a> Tag<'a> {
         Ok(())
     }
 
-    /// A loop that stores itself (`loop.changed(loop)`) is never freed, and `loop.cycle()` divides by zero.
+    /// If a loop stored itself (`loop.changed(loop)`), it would never be freed, and `loop.cycle()` would divide by
+    /// zero.
     fn check_loops(&self) -> Result<(), &'static str> {
         for index in (0..self.tokens.len()).filter(|index| self.word(*index) == "loop") {
             let is_name = matches!(index.checked_sub(1).map(|before| self.word(before)), Some("."))
@@ -123,12 +124,12 @@ impl<'a> Tag<'a> {
         Ok(())
     }
 
-    /// Writes the tokens. Returns a macro's parameters with defaults, and the defaults.
+    /// Writes the tokens. Returns the parameters of a macro that have defaults, each with its default.
     fn write_tokens(&self, first: &str, out: &mut String) -> Result<Vec<(&'a str, String)>, &'static str> {
         let mut guards = Guards::new(self.tokens.len());
         let indices = 0..self.tokens.len();
-        // There is a row for each pair of brackets. It has the tokens directly inside them, and the brackets of the
-        // next level.
+        // There is one row for each pair of brackets. A row contains the tokens directly between its brackets, and the
+        // brackets of the next level.
         let mut rows: Vec<Vec<usize>> = vec![Vec::new(); self.tokens.len() + 1];
         for index in indices.clone() {
             let around = self.tokens[index].around;
@@ -136,7 +137,7 @@ impl<'a> Tag<'a> {
         }
         let place_of = |text: &str| rows[0].iter().copied().find(|index| self.word(*index) == text);
         let (equals, within) = (place_of("="), place_of("in"));
-        // Assignment targets create no value.
+        // The targets of an assignment create no value.
         let targets = match first {
             "set" => equals,
             "for" => within,
@@ -193,12 +194,12 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// The statement that an `else` belongs to.
+/// The statement to which an `else` belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     For,
     If,
-    /// The `else` of a loop.
+    /// A loop's own `else`.
     Else,
 }
 

@@ -1,27 +1,27 @@
-//! The names of our filters and functions in a rewritten template.
+//! The names of our filters and functions, as they are in a rewritten template.
 
-/// Filter for every composed value and every assigned variable.
+/// The filter for every value that is made of other values, and for every variable that is assigned.
 pub(in crate::jinja) const KEPT: &str = "__kept";
-/// Filter for the lazy results of jinja2's filters.
+/// The filter for jinja2 filters whose results are lazy.
 pub(in crate::jinja) const GENERATED: &str = "__generated";
-/// Filter for values stored in a namespace.
+/// The filter for values that are stored in a namespace.
 pub(in crate::jinja) const DATA: &str = "__data";
-/// Filter for operands of `~`.
+/// The filter for the operands of `~`.
 pub(in crate::jinja) const TEXT: &str = "__text";
-/// Function that adds texts when one of them is marked as HTML.
+/// The function that adds texts if one of them is marked as HTML.
 pub(in crate::jinja) const SUM: &str = "__sum";
-/// Filter for Python's operator `%` behind a text.
+/// The filter for Python's operator `%` after a text.
 pub(in crate::jinja) const PRINTF: &str = "__printf";
-/// Filter for an attribute that may be a method.
+/// The filter for an attribute that may be a method.
 pub(in crate::jinja) const ATTRIBUTE: &str = "__attribute";
-/// Filter that refuses an assignment to an attribute of a namespace that begins with `_`.
+/// The filter that refuses assignments to attributes of a namespace whose names begin with `_`.
 pub(in crate::jinja) const PRIVATE: &str = "__private";
-/// Filter for a mutable list.
+/// The filter for a list that a template may change.
 pub(in crate::jinja) const LIST: &str = "__list";
-/// Filter for the iterated value of a loop. A text becomes a list of its characters, because minijinja's loops do not
-/// know the length of a text.
+/// The filter for the value over which a loop iterates. A text becomes a list of its characters, because a minijinja
+/// loop does not know how long a text is.
 pub(in crate::jinja) const ITEMS: &str = "__items";
-/// Value of a macro's parameter that got no argument; also the name of the test for it.
+/// The value of a macro's parameter for which no argument was given. A test for this value has the same name.
 pub(in crate::jinja) const UNSET: &str = "__unset";
-/// Function called at the start of every loop body and macro.
+/// The function that is called at the beginning of each iteration and each macro.
 pub(in crate::jinja) const TICK: &str = "__tick";

@@ -1,5 +1,5 @@
-//! Rewrites syntax that jinja2 and minijinja read differently: tuples without brackets, the scopes of `with` and of
-//! defaults, signs before numbers, and attributes that are methods.
+//! Rewrites syntax that minijinja reads in another way than jinja2: tuples without brackets, the scopes of `with` and
+//! of defaults, signs before numbers, and attributes that are methods.
 
 use super::guards::Guards;
 use super::names::{ATTRIBUTE, ITEMS, KEPT, UNSET};
@@ -11,7 +11,7 @@ fn is_method(name: &str) -> bool {
 }
 
 impl<'a> Tag<'a> {
-    /// Adds brackets around a bare tuple: `{{ 1, 2 }}`, `for x in 1, 2`.
+    /// Adds brackets around a tuple that has none: `{{ 1, 2 }}`, `for x in 1, 2`.
     pub(super) fn guard_tuple(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let value = self.value_from(row, from);
         if let (Some(first), Some(last), true) =
@@ -22,7 +22,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Guards the iterated value of a loop.
+    /// Guards the value over which a loop iterates.
     pub(super) fn guard_iterated(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let value = self.value_from(row, from);
         if let (Some(first), Some(last)) = (value.first(), value.last()) {
@@ -31,14 +31,14 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The tokens of a row from `from` on, in a loop's tag without the condition.
+    /// The tokens of a row from `from` on. In the tag of a loop, the tokens of the condition are left out.
     fn value_from(&self, row: &[usize], from: usize) -> Vec<usize> {
         let is_loop = self.is_block && self.word(0) == "for";
         let is_behind = |index: &usize| is_loop && matches!(self.word(*index), "if" | "recursive");
         row.iter().copied().filter(|index| *index >= from).take_while(|index| !is_behind(index)).collect()
     }
 
-    /// jinja2 evaluates all values of a `with` in the outer scope, so each value first gets its own name.
+    /// In jinja2, all values of a `with` are evaluated in the outer scope. So each value first gets a separate name.
     pub(super) fn separate_with(&self, row: &[usize], guards: &mut Guards) {
         let parts: Vec<&[usize]> = row[1..].split(|index| self.word(*index) == ",").collect();
         let mut names = String::new();
@@ -63,15 +63,15 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Moves the defaults of a macro's parameters into its body: minijinja evaluates them in a different order from
-    /// Python's.
+    /// Moves the defaults of a macro's parameters into its body, because minijinja evaluates defaults in another order
+    /// than Python.
     pub(super) fn take_defaults(&self, guards: &mut Guards) -> Vec<(&'a str, String)> {
         let Some(open) = (0..self.tokens.len()).find(|index| self.word(*index) == "(") else { return Vec::new() };
         let within: Vec<usize> =
             (0..self.tokens.len()).filter(|index| self.tokens[*index].around == Some(open)).collect();
         let mut defaults = Vec::new();
         for part in within.split(|index| self.word(*index) == ",") {
-            // The closing bracket is in the outer row.
+            // The closing bracket belongs to the outer row.
             if part.len() > 2 && self.word(part[1]) == "=" {
                 let last = part[part.len() - 1];
                 let default = self.text(part[2]..last + 1, guards);
@@ -87,8 +87,8 @@ impl<'a> Tag<'a> {
         defaults
     }
 
-    /// Removes `+` before a number, which minijinja does not accept, and turns attributes that may be methods into
-    /// filters.
+    /// Removes a `+` before a number, because minijinja does not accept it. Makes filters of attributes that may be
+    /// methods.
     pub(super) fn guard_signs_and_attributes(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let is_word = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let ends_operand =
@@ -115,7 +115,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The start of the operand before the dot at `dot`. `dot` and the result are positions in the row.
+    /// Where the operand begins that comes before the dot. `dot` and the result are positions in the row.
     fn operand(&self, row: &[usize], dot: usize) -> Option<usize> {
         let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
         let mut begin = dot;
@@ -131,7 +131,7 @@ impl<'a> Tag<'a> {
                 if !is_operand || is_tag || text(begin) == "{" {
                     return Some(begin);
                 }
-                // The brackets contain a filter's arguments, so no operand comes directly before them.
+                // Between these brackets are the arguments of a filter, so no operand comes directly before them.
                 if begin >= 2 && text(begin - 2) == "|" {
                     return None;
                 }

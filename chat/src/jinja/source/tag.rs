@@ -1,22 +1,22 @@
-//! The tags of a template as tokens, read as minijinja's lexer reads them.
+//! The tags of a template, as tokens. They are read in the same way as by minijinja's lexer.
 
 use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
-/// Maximum tokens of a tag. Published templates have at most 200. More than this would be too many for the recursion of
-/// parsing and compiling.
+/// Maximum number of tokens in a tag. Published templates have at most 200 in a tag. With more than this maximum,
+/// parsing and compiling would recurse too deep.
 const MAX_TOKENS: usize = 1000;
 
-/// Words that cannot be operands.
+/// Words that cannot be an operand.
 pub(super) const KEYWORDS: &[&str] = &["in", "not", "and", "or", "if", "else", "elif", "is", "recursive"];
 
-/// A tag, or an expression between `{{` and `}}`.
+/// A tag, or an expression that stands between `{{` and `}}`.
 pub(super) struct Tag<'a> {
-    /// The content between `{%` and the closing delimiter.
+    /// What stands between `{%` and the closing delimiter.
     pub(super) inner: &'a str,
     pub(super) tokens: Vec<Token<'a>>,
-    /// The closing delimiter: `-%}`.
+    /// The closing delimiter, such as `-%}`.
     pub(super) end: &'a str,
     pub(super) is_block: bool,
 }
@@ -25,12 +25,12 @@ pub(super) struct Tag<'a> {
 pub(super) struct Token<'a> {
     pub(super) at: usize,
     pub(super) text: &'a str,
-    /// The opening token of the innermost surrounding bracket.
+    /// The index of the token that opens the innermost bracket around this token.
     pub(super) around: Option<usize>,
 }
 
 impl<'a> Tag<'a> {
-    /// Reads the tokens of a tag, up to its first closing delimiter outside of brackets.
+    /// Reads the tokens of a tag, up to the first closing delimiter that is not inside brackets.
     pub(super) fn read(source: &'a str, is_block: bool) -> Result<Self, &'static str> {
         let close = if is_block { "%}" } else { "}}" };
         let mut tokens: Vec<Token<'a>> = Vec::new();
@@ -71,12 +71,13 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// Whether the next byte could continue a number, because minijinja tokenizes `1.in` and `1. in` differently.
+/// Whether the next byte could continue a number. The answer matters, because minijinja splits `1.in` and `1. in` into
+/// different tokens.
 fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
     after.is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || (byte == b'.' && before != Some(b'.')))
 }
 
-/// The pattern of a token: a name, a text, a number, an operator, or otherwise a single character.
+/// The pattern of a token: a name, a text, a number, an operator, or a single other character.
 static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?s:[A-Za-z_][A-Za-z0-9_]*|'(?:[^'\\]|\\.)*'|",
@@ -88,6 +89,6 @@ static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Compiles a pattern of this module.
 pub(super) fn regex(pattern: &str) -> Regex {
-    // The patterns are constants that the tests cover.
+    // All patterns are constants, and the tests cover them.
     Regex::new(pattern).unwrap_or_else(|error| unreachable!("{error}"))
 }

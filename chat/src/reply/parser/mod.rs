@@ -1,4 +1,4 @@
-//! Parses an answer while it is generated.
+//! A parser for an answer that is still being generated.
 
 mod step;
 
@@ -12,10 +12,11 @@ use super::section::{Kind, Section};
 use super::{ReasoningMarks, Reply, ReplyFormat, ReplyPart};
 use crate::Tool;
 
-/// Parses an answer while it is generated: takes text, and returns [`ReplyPart`]s as soon as they are certain.
+/// A parser for an answer that is still being generated. It takes text, and returns each [`ReplyPart`] as soon as it is
+/// certain.
 ///
-/// It holds back only text that may be the beginning of a mark, whitespace that a mark may follow, and incomplete
-/// calls. The result does not depend on how the text is split into pieces.
+/// It keeps back only three kinds of text: what may be the beginning of a mark, white space that a mark may follow, and
+/// incomplete calls. It makes no difference how the text is divided into pieces.
 ///
 /// ```
 /// use autoplace_chat::{ReasoningMarks, ReplyFormat, ReplyParser, ReplyPart};
@@ -35,40 +36,40 @@ pub struct ReplyParser {
     in_reasoning: Marks<Mark>,
     tools: Vec<Tool>,
     raw: String,
-    /// End of the searched text.
+    /// The end of the text that has been searched.
     seen: usize,
     state: State,
     section: Section,
-    /// The closing marks of the previous call, until other text arrives.
+    /// The closing marks of the call that has just ended. They are kept until other text arrives.
     closed_by: &'static [&'static str],
-    /// Whether a constraint forces the answer to be a call.
+    /// Whether a constraint forces the model to answer with a call.
     is_forced: bool,
-    /// Whether there are no tools, so that calls count as content.
+    /// Whether there are no tools. Then calls count as content.
     forbids_calls: bool,
 }
 
-/// The effect of a mark.
+/// What a mark does.
 #[derive(Debug, Clone, Copy)]
 enum Mark {
     BeginReasoning,
     EndReasoning,
     Call(&'static CallSyntax),
-    /// Frames calls or content, and is dropped.
+    /// It stands around calls or content, and is dropped.
     Silent,
-    /// Ends a message; a header follows.
+    /// It ends a message, and a header follows.
     EndMessage,
-    /// Begins a header.
+    /// It begins a header.
     Header,
 }
 
-/// The effect of a mark inside a call.
+/// What a mark does inside a call.
 #[derive(Debug, Clone, Copy)]
 enum Within {
-    /// Ends the call.
+    /// It ends the call.
     Close,
-    /// Begins something else, which also ends the call.
+    /// It begins something else, so the call has ended too.
     Other,
-    /// Begins an argument (true) or ends its value (false).
+    /// It begins an argument (true), or ends an argument's value (false).
     Value(bool),
 }
 
@@ -81,29 +82,29 @@ enum State {
     Call(Call),
 }
 
-/// An unfinished call.
+/// A call that is not finished.
 #[derive(Debug)]
 struct Call {
     start: usize,
-    /// The position behind the opening mark.
+    /// The position after the opening mark.
     inside: usize,
     syntax: &'static CallSyntax,
     ends: Marks<Within>,
-    /// Whether an argument's value is open. Marks inside it are text.
+    /// Whether the value of an argument has begun and not ended. Marks in a value are text.
     in_value: bool,
     /// The tool, if a header named it.
     tool: Option<String>,
-    /// The kind of body, once the beginning of the text decides it.
+    /// The kind of body, as soon as the beginning of the text decides this.
     body: Option<&'static Body>,
     follow: Option<Follow>,
-    /// The start and end of a closing mark inside an open value. It ends the call if no closing tag of the value
-    /// follows.
+    /// Where the call's closing mark begins and ends, if it came while a value was open. It does end the call if no tag
+    /// that closes the value follows.
     unclosed: Option<(usize, usize)>,
 }
 
 impl ReplyParser {
-    /// A parser for an answer in this format. [`after_prompt`](Self::after_prompt) adds the state at the end of the
-    /// prompt.
+    /// A parser for an answer in this format. With [`after_prompt`](Self::after_prompt), the parser also knows how the
+    /// prompt ends.
     pub fn new(format: &ReplyFormat) -> Self {
         let family = format.family();
         let (mut in_content, mut in_reasoning) = (Marks::new(), Marks::new());
@@ -149,8 +150,8 @@ impl ReplyParser {
         parser
     }
 
-    /// Sets the prompt, or its last characters: templates may end with the opening mark of the reasoning, with both
-    /// marks to suppress reasoning, or with a message's header.
+    /// Sets the prompt, or only its last characters. A template may end with the opening mark of the reasoning, with
+    /// both marks so that there is no reasoning, or with the header of a message.
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
         if let Some(channels) = self.family.channels {
@@ -168,9 +169,9 @@ impl ReplyParser {
         self
     }
 
-    /// Sets the tools of the model. Their schemas decide how to read arguments that a format writes as bare text;
-    /// without schemas such arguments are strings. Text without a mark is a call only if it names one of the tools. If
-    /// there are no tools, calls are content.
+    /// Sets the tools of the model. If a format writes arguments as bare text, the tools' schemas decide how they are
+    /// read. Without a schema, such an argument is a string. A text without a mark is a call only if it names a tool.
+    /// If there are no tools, calls count as content.
     #[must_use]
     pub fn with_tools(mut self, tools: &[Tool]) -> Self {
         self.tools = tools.to_vec();
@@ -182,7 +183,7 @@ impl ReplyParser {
         self
     }
 
-    /// Takes the next piece of the answer, and returns the parts that became certain.
+    /// Takes the next piece of the answer, and returns the parts that are now certain.
     pub fn push(&mut self, text: &str) -> Drain<'_, ReplyPart> {
         self.raw.push_str(text);
         if self.is_plain() {
@@ -193,13 +194,13 @@ impl ReplyParser {
         self.section.parts.drain(..)
     }
 
-    /// Ends the answer, and returns the parts that were held back. [`finish`](Self::finish) does this too.
+    /// Ends the answer, and returns the parts that were kept back. [`finish`](Self::finish) does this too.
     pub fn end(&mut self) -> Drain<'_, ReplyPart> {
         self.close();
         self.section.parts.drain(..)
     }
 
-    /// Ends the answer, and returns the whole of it.
+    /// Ends the answer, and returns the whole answer.
     pub fn finish(mut self) -> Reply {
         self.close();
         Reply { raw: self.raw, ..self.section.reply }
@@ -210,7 +211,7 @@ impl ReplyParser {
         self.in_content.is_empty() && self.family.channels.is_none() && self.bare().is_none()
     }
 
-    /// The syntax of calls without a mark, if they are possible. Such a call must name one of the tools.
+    /// The syntax of calls without a mark, if there can be any. Such a call must name one of the tools.
     fn bare(&self) -> Option<&'static CallSyntax> {
         self.family.bare.filter(|_| !self.tools.is_empty())
     }

@@ -1,4 +1,4 @@
-//! The steps of the parser: each advances to the next mark, or stops until more text arrives.
+//! The steps of the parser. A step goes on to the next mark, or stops until more text arrives.
 
 use std::{mem, slice};
 
@@ -12,7 +12,7 @@ use super::super::tags::Tags;
 use super::{Call, Mark, ReplyParser, State, Within};
 
 impl ReplyParser {
-    /// Advances in the text. `last` means that no text follows. Returns false if the step needs more text.
+    /// Goes one step further in the text. `last` says that no more text follows. Returns false if more text is needed.
     pub(super) fn step(&mut self, last: bool) -> bool {
         match mem::replace(&mut self.state, State::Text) {
             State::Text => self.text(last),
@@ -82,7 +82,8 @@ impl ReplyParser {
         true
     }
 
-    /// Skips a closing mark behind a call that models sometimes repeat. `None` if no such mark can follow.
+    /// After a call, skips its closing mark if it comes once more, because models sometimes repeat it. `None` if no
+    /// such mark can follow.
     fn doubled_close(&mut self, last: bool) -> Option<bool> {
         let text = self.raw[self.seen..].trim_start();
         let marks = self.closed_by;
@@ -101,21 +102,21 @@ impl ReplyParser {
         None
     }
 
-    /// Adds the text up to `end` to the section.
+    /// Adds the text before `end` to the section.
     fn say(&mut self, end: usize) {
         self.section.say(&self.raw, end);
         self.seen = end;
     }
 
-    /// Handles the mark from `at` to `seen`.
+    /// Handles a mark that begins at `at` and ends at `seen`.
     fn mark(&mut self, mark: Mark, at: usize) {
         let behind = self.seen;
-        // Marks that are control tokens are never text.
+        // If a mark is a control token, it is never text.
         let always = self.reasoning.is_some_and(|marks| marks.close().contains('|'));
         let ends = always || self.section.kind == Kind::Reasoning;
         match mark {
             Mark::BeginReasoning if always || !self.section.started => self.section.begin(Kind::Reasoning, behind),
-            // A closing mark without an opening one: the model closes reasoning that it did not open.
+            // A closing mark whose opening mark is missing: the model closes reasoning that it did not open.
             Mark::EndReasoning if ends || !self.section.has_begun() => self.section.begin(Kind::Content, behind),
             Mark::BeginReasoning | Mark::EndReasoning => self.say(behind),
             Mark::Call(syntax) => self.begin_call(syntax, at, behind, None),
@@ -155,14 +156,14 @@ impl ReplyParser {
         true
     }
 
-    /// Begins a message whose header starts at `start` and whose text starts at `inside`.
+    /// Begins a message. Its header begins at `start`, and its text begins at `inside`.
     pub(super) fn begin_message(&mut self, message: Message, start: usize, inside: usize) {
         self.seen = inside;
         self.state = State::Text;
         match message {
             Message::Content => self.section.begin(Kind::Content, inside),
             Message::Reasoning => self.section.begin(Kind::Reasoning, inside),
-            // The header has the tool's name, so the header is part of the content too.
+            // The tool's name is in the header, so the header becomes content too.
             Message::Call(_) if self.forbids_calls => self.section.begin(Kind::Content, start),
             Message::Call(tool) => {
                 self.section.begin(Kind::Content, start);
@@ -196,7 +197,7 @@ impl ReplyParser {
         });
     }
 
-    /// The closing mark of the reasoning, while reasoning is open.
+    /// The mark that closes the reasoning; empty if no reasoning is open.
     fn thought_end(&self) -> &[&'static str] {
         match &self.reasoning {
             Some(marks) if self.section.kind == Kind::Reasoning => slice::from_ref(&marks.close),
@@ -235,7 +236,7 @@ impl ReplyParser {
         };
         let thought_ends = self.thought_end().iter().any(|mark| self.raw[end..].starts_with(mark));
         if thought_ends && end == behind && matches!(call.syntax.end, End::Mark(_)) {
-            // Reasoning ends before the call does, so it only mentions the mark of a call.
+            // The reasoning ends before the call does. So the mark of a call was only mentioned.
             self.say(end);
         } else {
             self.read_call(&call, end, behind, false);
@@ -243,9 +244,9 @@ impl ReplyParser {
         true
     }
 
-    /// Handles text behind a mark that does not begin a call.
+    /// Handles the text after a mark that does not begin a call.
     fn no_call(&mut self, call: &Call) -> bool {
-        // A mark in reasoning is not an error, because reasoning may mention calls.
+        // In reasoning this is no error, because the model may be writing about calls.
         if !call.is_bare() && self.section.kind == Kind::Content {
             let mark = &self.raw[call.start..call.inside];
             self.section.malformed(mark, CallError::NotACall);
@@ -254,7 +255,7 @@ impl ReplyParser {
         true
     }
 
-    /// Parses the call whose text ends at `end` and whose closing mark ends at `behind`.
+    /// Parses a call. Its text ends at `end`, and its closing mark ends at `behind`.
     fn read_call(&mut self, call: &Call, end: usize, behind: usize, cut_off: bool) {
         let text = &self.raw[call.inside..end];
         let calls = match call.body {
@@ -269,7 +270,7 @@ impl ReplyParser {
             self.seen = behind;
             return;
         }
-        // Without a mark, the text is a call only if it names a tool.
+        // If there is no mark, the text is a call only if it names a tool.
         let is_tool = |name: &str| self.tools.iter().any(|tool| tool.name == name);
         let has_name = |name: &str| text.contains(&format!("\"{name}\""));
         match calls {
@@ -304,8 +305,8 @@ impl Call {
         matches!(self.syntax.end, End::WholeAnswer)
     }
 
-    /// The end of the call's text, and the end of its closing mark, which is the same if there is no mark. The search
-    /// continues from `seen`.
+    /// Where the call's text ends, and where its closing mark ends. Both are the same if there is no mark. The search
+    /// continues at `seen`.
     fn end(&mut self, raw: &[u8], seen: &mut usize, last: bool) -> Option<(usize, usize)> {
         while let Some(byte) = raw.get(*seen) {
             let in_string = self.follow.as_ref().is_some_and(|json| json.in_string);
@@ -323,8 +324,8 @@ impl Call {
                     At::Undecided => return None,
                     At::Nothing => None,
                 };
-                // A value that has no closing tag ends with the call. That is certain only if a further call or mark
-                // follows.
+                // If a value's closing tag is missing, the value ends with the call. This is certain only if another
+                // call or another mark follows.
                 if self.in_value
                     && let Some((_, behind)) = end.filter(|(end, behind)| behind > end)
                 {
@@ -337,7 +338,7 @@ impl Call {
                         _ => {}
                     }
                 }
-                // A call ends after its last tag, even if a value's closing tag is missing.
+                // After its last tag a call has ended, even if a value's closing tag is missing.
                 let is_closed = |tags: &Tags| {
                     let close = tags.call[2].as_bytes();
                     let before = raw[self.inside..*seen].trim_ascii_end();
@@ -353,7 +354,7 @@ impl Call {
                 return Some((*seen, *seen));
             }
         }
-        // The answer has ended, and no closing tag of the value came behind the call's closing mark.
+        // The answer has ended, and after the call's closing mark came no tag that closes the value.
         self.unclosed.filter(|_| last)
     }
 }

@@ -1,4 +1,4 @@
-//! Facts about the native build, for bug reports and to explain a speed.
+//! Facts about the native build. They are meant for bug reports, and can explain why a program is slow or fast.
 
 use std::fmt;
 
@@ -17,21 +17,21 @@ pub struct BuildInfo {
     /// CPU features of this computer that would make the code faster if it were compiled for them (feature `native`).
     /// Empty with `dynamic-backends`.
     pub unused_instructions: Vec<&'static str>,
-    /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, perhaps with
-    /// further ones; [`Backend::names`](crate::Backend::names) lists those that are loaded.
+    /// The names that ggml gives to the backends that were built. With `dynamic-backends` these backends are loaded at
+    /// run time, and others may be loaded too. [`Backend::names`](crate::Backend::names) lists the loaded backends.
     pub backends: Vec<&'static str>,
-    /// Whether OpenMP runs the CPU's threads; otherwise ggml's own pool does.
+    /// Whether OpenMP runs the CPU's threads. If not, ggml's own thread pool runs them.
     pub openmp: bool,
-    /// Whether threads that wait for other threads of their graph sleep after some microseconds, which leaves the cores
-    /// to other programs. Otherwise they spin; with OpenMP its runtime decides.
+    /// Whether a thread that waits for other threads of its graph sleeps after some microseconds, which leaves the core
+    /// to other programs. If not, such a thread spins. With OpenMP, OpenMP's runtime decides.
     pub threads_sleep: bool,
     /// Whether the backends are loadable libraries.
     pub dynamic_backends: bool,
 }
 
 /// How the native code of this program was built. The call is safe even on a CPU that the native code does not support.
-/// With `prebuilt-runtime` it opens the runtime. If there is no runtime, [`BuildInfo::llama_cpp`] says so and the other
-/// fields are empty.
+/// With `prebuilt-runtime` it opens the runtime. If there is no runtime, [`BuildInfo::llama_cpp`] contains a message
+/// about that, and the other fields are empty.
 pub fn build_info() -> BuildInfo {
     #[cfg(feature = "prebuilt-runtime")]
     let Ok(manifest) = super::runtime::open().map(|choice| &choice.set.manifest) else {
@@ -78,7 +78,7 @@ fn threads_sleep() -> bool {
     return env!("LLAMA_SYS_THREADS_SLEEP") == "1";
 }
 
-/// Whether backends are loadable libraries, so that the CPU's is chosen at run time.
+/// Whether the backends are loadable libraries, so that the CPU's backend is chosen at run time.
 fn backends_are_loadable() -> bool {
     #[cfg(feature = "prebuilt-runtime")]
     return super::runtime::manifest().is_none_or(|manifest| manifest.loadable);
@@ -86,8 +86,8 @@ fn backends_are_loadable() -> bool {
     return cfg!(feature = "dynamic-backends");
 }
 
-/// The CPU features that the native code requires. For linked code the build script recorded them; an opened runtime
-/// lists them in its manifest.
+/// The CPU features that the native code requires. For linked code, the build script recorded these features. An opened
+/// runtime lists them in its manifest.
 pub(crate) fn required() -> impl Iterator<Item = &'static str> {
     let linked = env!("LLAMA_SYS_INSTRUCTION_SET").split(',').filter(|name| !name.is_empty());
     #[cfg(feature = "prebuilt-runtime")]
@@ -97,8 +97,7 @@ pub(crate) fn required() -> impl Iterator<Item = &'static str> {
     linked
 }
 
-/// Features of this CPU that would speed ggml up most, but that the native code does not use. Empty if the code is
-/// chosen at run time.
+/// The CPU features that would speed ggml up most, among those that this CPU has and the native code does not use.
 fn unused() -> impl Iterator<Item = &'static str> {
     #[cfg(target_arch = "x86_64")]
     const FAST: [&str; 6] = ["avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512vnni"];

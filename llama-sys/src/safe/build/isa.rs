@@ -1,4 +1,4 @@
-//! Whether this CPU has the instructions that native code was compiled for. The names of features are those of
+//! Whether this CPU has the instructions that native code was compiled for. The features have the same names as in
 //! `std::arch::is_*_feature_detected!`.
 
 // The build script reads the same table.
@@ -12,7 +12,8 @@ pub(crate) fn missing<'a>(required: impl Iterator<Item = &'a str>, has: impl Fn(
     required.filter(|name| !has(name)).map(str::to_owned).collect()
 }
 
-/// Asks the CPU. Unknown names count as present, because refusing to run on a guess would be worse.
+/// Whether this CPU has a feature. Features with unknown names count as present, because it would be worse to refuse to
+/// run on a guess.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn cpu_has(name: &str) -> bool {
     macro_rules! detect {
@@ -42,7 +43,8 @@ fn cpuid_7_edx() -> u32 {
     }
 }
 
-/// Asks the CPU. Unknown names count as present, because refusing to run on a guess would be worse.
+/// Whether this CPU has a feature. Features with unknown names count as present, because it would be worse to refuse to
+/// run on a guess.
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn cpu_has(name: &str) -> bool {
     macro_rules! detect {
@@ -56,7 +58,7 @@ pub(crate) fn cpu_has(name: &str) -> bool {
     arm_features!(detect)
 }
 
-/// Other architectures are built for their plain target.
+/// For other architectures, only the features of the plain target are used.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn cpu_has(_name: &str) -> bool {
     true

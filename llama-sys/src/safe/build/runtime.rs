@@ -1,8 +1,8 @@
 //! llama.cpp from a runtime: shared libraries that are opened when the program starts (feature `prebuilt-runtime`).
 //!
-//! Before opening any library, `autoplace_runtime` chooses one runtime and checks that it is complete and of this
-//! program's build. The result is the table of functions that [`raw`](crate::raw) calls through. The libraries stay
-//! open until the process ends, because their threads may run and other libraries may refer to them.
+//! Before any library is opened, `autoplace_runtime` chooses one runtime, and checks that the runtime is complete and
+//! belongs to this build. The result is the table of functions that [`raw`](crate::raw) calls through. The libraries
+//! stay open until the process ends, because their threads may run and other libraries may refer to them.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -15,14 +15,14 @@ use libloading::Library;
 use super::{BUILD, TARGET, isa};
 use crate::raw;
 
-/// A list of folders, separated as in `PATH`, that are searched for a backend's libraries before the system's folders.
-/// For example, CUDA's libraries may lie in NVIDIA's Python packages.
+/// An environment variable with a list of folders, separated as in `PATH`. These folders are searched for a backend's
+/// libraries before the system's folders. For example, CUDA's libraries may lie in NVIDIA's Python packages.
 pub const LIBRARIES: &str = "AUTOPLACE_LIBRARIES";
 
 /// The open runtime. Its functions are installed in [`raw`] before it is stored here.
 static OPENED: OnceLock<Choice> = OnceLock::new();
 
-/// The folder to search instead of the usual ones. The lock is held while a runtime is being opened.
+/// The folder to search instead of the usual ones. The lock is kept while a runtime is being opened.
 static NAMED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Opens the runtime in this folder, or the best runtime below it, instead of searching the usual folders. A runtime
@@ -30,14 +30,14 @@ static NAMED: Mutex<Option<PathBuf>> = Mutex::new(None);
 ///
 /// # Errors
 ///
-/// As [`autoplace_runtime::find`]; [`Error::Unusable`] for libraries that the system does not open, or that differ from
-/// their manifest.
+/// The errors of [`autoplace_runtime::find`]; [`Error::Unusable`] for libraries that the system does not open, or that
+/// differ from their manifest.
 pub fn open_from(folder: &Path) -> Result<&'static Choice, Error> {
     *NAMED.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
     open()
 }
 
-/// The open runtime.
+/// The open runtime, if there is one.
 pub fn opened() -> Option<&'static Choice> {
     OPENED.get()
 }
@@ -46,7 +46,7 @@ pub fn opened() -> Option<&'static Choice> {
 ///
 /// # Errors
 ///
-/// As [`autoplace_runtime::find`].
+/// The errors of [`autoplace_runtime::find`].
 pub fn find(folder: Option<&Path>) -> Result<Choice, Error> {
     autoplace_runtime::find(folder, BUILD, TARGET, usable)
 }
@@ -68,7 +68,8 @@ pub(crate) fn manifest() -> Option<&'static Manifest> {
     opened().map(|choice| &choice.set.manifest)
 }
 
-/// Whether this machine can run a set: the CPU must support its code, and the system must have its backends' libraries.
+/// Checks that this machine can run a set: the CPU must support the set's code, and the system must have the libraries
+/// that the set's backends need.
 fn usable(set: &Set) -> Result<(), String> {
     let instructions = set.manifest.instructions.iter().map(String::as_str);
     let missing = isa::missing(instructions, isa::cpu_has);
@@ -81,19 +82,19 @@ fn usable(set: &Set) -> Result<(), String> {
         let opened =
             opened.map_or_else(|| load(&needed.library), Ok).map_err(|error| format!("{}: {error}", from()))?;
         let version = needed.cuda.map_or(Ok(()), |least| is_as_new(&opened, least));
-        // The library stays open, so that a backend that opens a library of this name gets this one.
+        // The library stays open. So a backend that opens a library of this name gets this one.
         std::mem::forget(opened);
         version.map_err(|problem| format!("{}: {problem}", from()))?;
     }
     Ok(())
 }
 
-/// Whether NVIDIA's driver supports at least this version of CUDA. With an older driver a newer toolkit finds no card,
-/// and reports that only in a log.
+/// Checks that NVIDIA's driver supports at least this version of CUDA. With an older driver a newer toolkit finds no
+/// card, and reports that only in a log.
 fn is_as_new(driver: &Library, least: u32) -> Result<(), String> {
     type Version = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut version = 0;
-    // SAFETY: the type is cuda.h's, and it may be called before `cuInit`.
+    // SAFETY: the type is that in cuda.h, and the function may be called before `cuInit`.
     let failed = unsafe { driver.get::<Version>(b"cuDriverGetVersion\0").map_or(1, |ask| ask(&raw mut version)) };
     let shown = |version: u32| format!("{}.{}", version / 1000, version % 1000 / 10);
     match u32::try_from(version) {
@@ -105,7 +106,7 @@ fn is_as_new(driver: &Library, least: u32) -> Result<(), String> {
     }
 }
 
-/// The folders of a set's additional libraries: the set's own folders, and those that the user names.
+/// The folders with a set's additional libraries: the set's own folders, and those that the user names.
 fn folders(set: &Path) -> impl Iterator<Item = PathBuf> {
     let others = std::env::var_os(LIBRARIES).unwrap_or_default();
     let others: Vec<PathBuf> = std::env::split_paths(&others).filter(|folder| folder.is_absolute()).collect();
@@ -139,8 +140,8 @@ fn alone(set: &Set) -> Result<(), String> {
     }
 }
 
-/// Checks in the file, before opening it, which sources the library was built from. An opened library may stay forever
-/// (C++'s inline variables exist once per process).
+/// Checks which sources the library was built from. The file is read for this before the library is opened. An opened
+/// library may never be closed again (C++'s inline variables exist once per process).
 fn said_in_file(set: &Set) -> Result<(), String> {
     let library = set.manifest.libraries.last().ok_or("its manifest lists no library")?;
     let bytes = std::fs::read(set.folder.join(library)).map_err(|error| format!("{library}: {error}"))?;
@@ -150,11 +151,11 @@ fn said_in_file(set: &Set) -> Result<(), String> {
     }
 }
 
-/// Compares the build constants of the libraries with ours, before any function of the libraries is called.
+/// Compares the build constants of the libraries with ours. No function of the libraries has been called yet.
 fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
     const NAME: usize = offset_of!(raw::shim_build_info, text);
     // SAFETY: a library that was built for this manifest has this constant (native/build.cpp), and stays open. The text
-    // is read as bytes first, because another build may have laid out the fields behind it differently.
+    // is read as bytes first, because in another build the fields after the text may have another layout.
     let text = unsafe { std::slice::from_raw_parts(theirs.byte_add(NAME).cast::<u8>(), BUILD.len() + 1) };
     if text != [BUILD.as_bytes(), &[0]].concat() {
         return Err(format!(
@@ -209,7 +210,7 @@ fn find_in(libraries: &[Library], name: &CStr) -> Result<*mut c_void, String> {
     found.ok_or_else(|| format!("none of its libraries has the function `{}`", name.to_string_lossy()))
 }
 
-/// A handle that finds the symbols of the program itself and of libraries that were opened with global symbols.
+/// A handle that finds symbols of the program itself, and of libraries whose symbols are global.
 #[cfg(unix)]
 fn this_program() -> Library {
     libloading::os::unix::Library::this().into()

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::log::Captured;
 
-/// One of the few fixed words in errors. Without this alias, serde would borrow the word from its input.
+/// A fixed word in an error; there are only a few. Without this alias, serde's derive would make the type borrow the
+/// word from its input.
 type Word = &'static str;
 
 /// An error of the native layer.
@@ -17,14 +18,15 @@ type Word = &'static str;
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// The native code was compiled for instructions that this CPU lacks; running it would end in an illegal
-    /// instruction.
+    /// The native code was compiled for instructions that this CPU lacks. Running the code would end the process with
+    /// an illegal instruction.
     #[error(
         "this program's llama.cpp was compiled for a CPU with {}; this CPU lacks {}: build the program on this machine, or \
          without the `native` feature", .required.join(", "), .missing.join(", ")
     )]
     UnsupportedCpu { required: Vec<String>, missing: Vec<String> },
-    /// A parameter that llama.cpp would refuse, or that would end the process. `name` is llama.cpp's name for it.
+    /// A parameter that llama.cpp would refuse, or with which llama.cpp would end the process. `name` is the
+    /// parameter's name in llama.cpp.
     #[error("{name} is {value}: {reason}")]
     InvalidParameter {
         #[serde(deserialize_with = "word")]
@@ -47,10 +49,10 @@ pub enum Error {
     /// The progress callback returned `false`.
     #[error("loading {} was cancelled", .path.display())]
     LoadCancelled { path: PathBuf },
-    /// llama.cpp did not create the context. `n_ctx` is the requested length (0: the model's own).
+    /// llama.cpp did not create the context. `n_ctx` is the requested length; 0 stands for the model's own length.
     #[error("cannot create a context of {n_ctx} tokens: {failure}")]
     ContextInit { n_ctx: u32, failure: Failure },
-    /// The KV cache has no room for a batch of this size. Remove a part of a sequence, or stop.
+    /// The KV cache has no room for a batch of this size. The caller can remove a part of a sequence, or stop.
     #[error("the KV cache has no room for {n_tokens} more tokens; the context has {n_ctx}")]
     NoKvSlot { n_tokens: usize, n_ctx: u32 },
     /// [`AbortHandle::abort`](crate::AbortHandle::abort) was called while decoding.
@@ -90,7 +92,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Why a native call failed, if a native call caused the error.
+    /// The failure of the native call, if a native call caused this error.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::AdapterLoad { failure, .. } | Self::ProjectorLoad { failure, .. } => Some(failure),
@@ -118,11 +120,11 @@ impl Error {
 pub struct Failure {
     /// The kind of failure.
     pub cause: FailureCause,
-    /// The text of the exception or of the assertion, or the last error that llama.cpp logged, in one line.
+    /// The reason in one line: the text of the exception or of the assertion, or the last error that llama.cpp logged.
     pub reason: String,
     /// Warnings and errors that llama.cpp logged during the call, oldest first, at most 32 lines.
     pub log: Vec<String>,
-    /// The allocation that failed, when llama.cpp named one.
+    /// The allocation that failed, if llama.cpp's log names it.
     pub out_of_memory: Option<OutOfMemory>,
 }
 
@@ -161,8 +163,8 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Makes a failure from a native result. `message` is the shim's; it is empty if llama.cpp merely returned an
-    /// error.
+    /// Makes a failure from a native result. `message` is the shim's message, which is empty if llama.cpp only returned
+    /// an error.
     pub(crate) fn new(cause: FailureCause, message: String, said: Captured) -> Self {
         let out_of_memory = said.lines.iter().find_map(|line| failed_allocation(line));
         let reason = if message.is_empty() {
@@ -172,13 +174,13 @@ impl Failure {
         } else {
             message
         };
-        // llama.cpp's own handlers catch this exception before the shim can.
+        // llama.cpp catches this exception itself, so the shim does not see it.
         let cause = if reason.ends_with("std::bad_alloc") { FailureCause::HostMemory } else { cause };
         Self { cause, reason, log: said.lines, out_of_memory }
     }
 }
 
-/// Reads a word and keeps it forever; the source has only a few.
+/// Reads a word and keeps it in memory forever. This is safe, because there are only a few different words.
 fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     static WORDS: Mutex<BTreeSet<Word>> = Mutex::new(BTreeSet::new());
     let read = String::deserialize(from)?;

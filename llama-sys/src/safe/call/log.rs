@@ -1,8 +1,8 @@
 //! llama.cpp's log: passed on to `tracing`, and captured for errors.
 //!
 //! Nothing is printed unless the application installs a subscriber. The target is the ggml module that logs
-//! (`ggml::cuda`, `ggml::vulkan`, ...; `llama` for the rest). llama.cpp logs too much at INFO for an application, so
-//! INFO becomes DEBUG.
+//! (`ggml::cuda`, `ggml::vulkan`, ...); all other lines have the target `llama`. llama.cpp logs more at INFO than an
+//! application wants to see, so INFO becomes DEBUG.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -13,16 +13,17 @@ use tracing::level_filters::LevelFilter;
 
 use crate::raw;
 
-/// Lines kept for each captured call: enough for the chain of "failed to ..." lines of any one failure.
+/// Maximum number of lines that are kept for each captured call. One failure logs a chain of "failed to ..." lines, and
+/// even the longest chain is shorter.
 const CAPTURED_LINES: usize = 32;
 
 #[derive(Default)]
 struct ThreadLog {
-    /// The number of [`quietly`] calls in progress; meanwhile nothing goes to `tracing`.
+    /// The number of [`quietly`] calls in progress. While it is above 0, nothing goes to `tracing`.
     quiet: usize,
-    /// A line that has not ended yet, with its level.
+    /// A line whose end was not logged yet, with its level.
     partial: Option<(Level, String)>,
-    /// An entry for each capture in progress, the innermost last.
+    /// The logs of the captures in progress; the innermost capture is the last.
     captures: Vec<Captured>,
 }
 
@@ -31,7 +32,7 @@ struct ThreadLog {
 pub(crate) struct Captured {
     /// Warnings and errors, oldest first.
     pub(crate) lines: Vec<String>,
-    /// The first line that is an error. Later ones say only that the caller failed too.
+    /// The first line with the level of an error. Later error lines only repeat that the caller failed too.
     pub(crate) first_error: Option<String>,
 }
 
@@ -39,7 +40,7 @@ thread_local! {
     static LOG: RefCell<ThreadLog> = RefCell::default();
 }
 
-/// Routes llama.cpp's and ggml's log here.
+/// Makes llama.cpp and ggml log to this module.
 pub(crate) fn install() {
     // SAFETY: llama_log_set also sets ggml's logger (llama.cpp `llama_log_set`); `on_log` is a plain function that
     // never unwinds. Called once, from `Backend::init`, before any other function of llama.cpp runs.
@@ -49,7 +50,7 @@ pub(crate) fn install() {
     }
 }
 
-/// Runs `f` and returns the warnings and errors that llama.cpp logged on this thread meanwhile.
+/// Runs `f`. Returns its result, with the warnings and errors that llama.cpp logged on this thread meanwhile.
 pub(crate) fn capture<T>(f: impl FnOnce() -> T) -> (T, Captured) {
     begin();
     let value = f();
@@ -67,9 +68,9 @@ fn end() -> Captured {
     LOG.with_borrow_mut(|log| log.captures.pop().unwrap_or_default())
 }
 
-/// Runs `f`, and keeps llama.cpp's log on this thread out of `tracing` meanwhile. Errors still carry the log.
+/// Runs `f`. Meanwhile, lines that llama.cpp logs on this thread do not go to `tracing`, but errors still carry them.
 ///
-/// This is for frequent queries whose log is of no use: a load without data logs some thousand lines.
+/// This is for frequent queries whose log is of no use. For example, a load without data logs about a thousand lines.
 pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
     /// Ends the silence when it is dropped, even if `f` panics.
     struct Silence;
@@ -103,7 +104,7 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
             return;
         }
         let text = text.to_string_lossy();
-        // During a thread's destruction the slot may be gone; then the line is lost.
+        // While a thread is being destroyed, its slot may no longer exist. The line is lost then.
         let finished = LOG.try_with(|log| {
             let Ok(mut log) = log.try_borrow_mut() else {
                 return Vec::new();
@@ -117,10 +118,10 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
     });
 }
 
-/// Whether a piece of text is a whole line that neither an error nor a subscriber uses. Most lines are, so this test
-/// comes before all other work.
+/// Whether a piece of text is a complete line that is used neither for errors nor by a subscriber. This is true for
+/// most lines, so it is tested first.
 fn unheard(level: Option<Level>, text: &CStr) -> bool {
-    // More verbose levels compare as greater.
+    // More verbose levels compare as greater than less verbose ones.
     let Some(level) = level.filter(|level| *level > Level::WARN && text.to_bytes().ends_with(b"\n")) else {
         return false;
     };
@@ -144,7 +145,7 @@ impl ThreadLog {
                 let line_level = *line_level;
                 let line = std::mem::take(line);
                 self.partial = None;
-                // llama.cpp prints bare dots as a progress bar.
+                // llama.cpp shows progress by a line of dots.
                 if !line.trim_matches(['.', ' ']).is_empty() {
                     finished.push((line_level, line));
                 }
@@ -189,7 +190,7 @@ fn emit(level: Level, line: &str) {
     }
 }
 
-/// The module that a line's leading function name belongs to.
+/// The module that the function at the start of a line belongs to.
 fn module(line: &str) -> &'static str {
     const PREFIXES: &[(&str, &str)] = &[
         ("ggml_cuda", "cuda"),
@@ -221,7 +222,7 @@ mod tests {
         let lines = log.append(None, "line\nnext\n");
         assert_eq!(lines[0], (Level::WARN, "half a line".to_owned()));
         assert_eq!(lines[1].1, "next");
-        // The dots of llama.cpp's progress bar are not a line.
+        // A progress bar of dots does not count as a line.
         assert!(log.append(Some(Level::DEBUG), "......\n").is_empty());
     }
 

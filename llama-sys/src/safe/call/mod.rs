@@ -1,4 +1,5 @@
-//! Calls of shim functions. Each call runs with an error slot and captures the log; an error becomes a [`Failure`].
+//! Calls of shim functions. Each call runs with an error slot, and its log is captured. If it fails, the result is a
+//! [`Failure`].
 //!
 //! In: a function of the C++ shim (`native/`). Out: its value, or an [`Error`] that carries llama.cpp's log.
 
@@ -33,9 +34,9 @@ pub(crate) fn accepted<T>(
     Err(unsafe { failed(&raw const error, said) })
 }
 
-/// As [`checked`], for frequent calls: it captures no log, and builds a [`Failure`] only after an error.
+/// As [`checked`], for frequent calls. It captures no log, and builds a [`Failure`] only if the call fails.
 pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T, Failure> {
-    // Only the status is initialised: the shim writes the message before it sets a status other than OK.
+    // Only the status is initialised. The shim writes the message before it sets another status than OK.
     let mut error = std::mem::MaybeUninit::<raw::shim_error>::uninit();
     let value = call(error.as_mut_ptr());
     // SAFETY: every shim function with an error slot sets `status` first and ends `message` with a NUL
@@ -48,7 +49,8 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
     }
 }
 
-/// The failure of a call. A status of OK means that the caller did not accept the value.
+/// The failure of a call. If the status is OK, the caller did not accept the returned value. A status of OK means that
+/// the caller did not accept the value.
 ///
 /// # Safety
 ///
@@ -67,14 +69,14 @@ unsafe fn failed(error: *const raw::shim_error, said: Captured) -> Failure {
     Failure::new(cause, text.to_string_lossy().into_owned(), said)
 }
 
-/// All entries of one of llama.cpp's lists. `write` stores at most as many entries as there is room for, and returns
-/// the length of the list; if the room was too small, it is called again.
+/// All entries of one of llama.cpp's lists. `write` stores as many entries as there is room for, and returns the length
+/// of the whole list. If there was too little room, `write` is called again.
 ///
 /// # Safety
 ///
-/// `write` must initialise as many entries as it returns, but no more than it has room for.
+/// `write` must initialise the entries that it counts, up to the room that it was given.
 pub(crate) unsafe fn list<T>(mut write: impl FnMut(*mut T, i32) -> i32) -> Vec<T> {
-    // Room for all buffer types of a context, because a second query for them would reserve the graphs again.
+    // There is room for all buffer types of a context. A second query for them would reserve the graphs again.
     let mut list = Vec::with_capacity(64);
     loop {
         let room = i32::try_from(list.capacity()).unwrap_or(i32::MAX);

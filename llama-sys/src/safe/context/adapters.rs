@@ -1,7 +1,7 @@
-//! The adapters and the control vector that a context computes with.
+//! The adapters and the control vector that take part in a context's computations.
 //!
-//! A context computes all of its sequences with one set of adapters at a time. The cache keeps what was computed with
-//! an earlier set: llama.cpp neither tracks nor clears it.
+//! At any time, all sequences of a context are computed with the same set of adapters. If the set changes, earlier
+//! entries of the cache stay as they were computed: llama.cpp neither tracks nor clears them.
 
 use std::ptr;
 
@@ -12,16 +12,17 @@ use crate::safe::device::registry;
 use crate::safe::model::LoraAdapter;
 
 impl Context {
-    /// Computes with exactly these adapters from now on, each at its scale. An adapter at scale 0 is left out.
+    /// From now on, computes with exactly these adapters, each at its scale. An adapter at scale 0 is left out.
     ///
-    /// The cache stays as it was computed. If the set or a scale changes, llama.cpp frees its compute buffers and
+    /// The contents of the cache do not change. If the set or a scale changes, llama.cpp frees its compute buffers and
     /// reserves new ones, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and for one token of each sequence
-    /// (llama-context.cpp, `sched_reserve`). Buffers that [`reserve`](Self::reserve) has grown lose that growth.
+    /// (llama-context.cpp, `sched_reserve`). If [`reserve`](Self::reserve) had made the buffers larger, that room is
+    /// lost.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for an adapter of another model, a repeated adapter, and a scale that is not finite;
-    /// nothing has changed then. [`Error::Call`] if the graph cannot be built with the adapters or a buffer does not
+    /// [`Error::InvalidParameter`] for an adapter of another model, a repeated adapter, and a scale that is not finite.
+    /// Nothing was changed then. [`Error::Call`] if the graph cannot be built with the adapters or a buffer does not
     /// fit ([`Error::out_of_memory`] says which); the context is unusable from then on.
     pub fn set_lora(&mut self, adapters: &[(LoraAdapter, f32)]) -> Result<(), Error> {
         self.check_usable()?;
@@ -56,12 +57,13 @@ impl Context {
             },
             |set| *set,
         );
-        // The former adapters are released once llama.cpp no longer uses them. After a failure it may still use them,
-        // so they are kept.
+        // The previous adapters are released once llama.cpp no longer uses them. After a failure llama.cpp may still
+        // use them, so they are kept.
         let before = std::mem::replace(&mut self.lora, adapters.to_vec());
         match set {
             Ok(_) => {
-                // Freeing an adapter changes the model's list, which this thread must no longer hold.
+                // Freeing an adapter changes the model's list of adapters. So this thread must first release its lock
+                // on the list.
                 drop(listed);
                 drop(before);
                 Ok(())
@@ -79,18 +81,18 @@ impl Context {
         &self.lora
     }
 
-    /// Adds a control vector to the outputs of these layers, from now on and for all sequences. Empty `data` removes
-    /// the vector.
+    /// Adds a control vector to the outputs of these layers. From now on the vector applies to all sequences. Empty
+    /// `data` removes the vector.
     ///
-    /// `data` has [`n_embd`](crate::Model::n_embd) numbers for each layer, from layer 1 on; layer 0 never has a vector.
-    /// Layers beyond the data and outside of `layers` are not changed. The cache stays as it was computed. The first
-    /// call allocates `n_embd` floats for every layer but the first, on the layer's device. Compute buffers are
-    /// reserved anew as by [`set_lora`](Self::set_lora).
+    /// `data` contains [`n_embd`](crate::Model::n_embd) numbers for each layer, beginning with layer 1; layer 0 never
+    /// has a vector. Only the layers that are in `layers` and have numbers in `data` are changed. The contents of the
+    /// cache do not change. The first call allocates `n_embd` floats for every layer but the first, on the layer's
+    /// device. As in [`set_lora`](Self::set_lora), compute buffers are reserved again.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for data that ends within a layer or has more layers than the model, for a number
-    /// that is not finite, and for a range without layers; nothing has changed then. [`Error::Call`] if a buffer does
+    /// that is not finite, and for a range without layers. Nothing was changed then. [`Error::Call`] if a buffer does
     /// not fit; the context is unusable from then on.
     pub fn set_control_vector(&mut self, data: &[f32], layers: std::ops::RangeInclusive<u32>) -> Result<(), Error> {
         self.check_usable()?;
@@ -118,7 +120,7 @@ impl Context {
                 "the first layer must be at least 1, and not after the last",
             ));
         }
-        // Layers without data would keep the numbers of an earlier vector (llama-adapter.cpp, `apply`).
+        // A layer without data would keep the numbers of an earlier vector (llama-adapter.cpp, `apply`).
         let mut whole = Vec::new();
         if !data.is_empty() {
             whole = data.to_vec();
@@ -146,14 +148,14 @@ impl Context {
         );
         self.control_vector |= !data.is_empty();
         set.map(drop).map_err(|failure| {
-            // After an allocation that failed halfway, a second call would fail an assertion (llama-adapter.cpp,
+            // If an allocation failed halfway, a second call would fail an assertion (llama-adapter.cpp,
             // `llama_adapter_cvec::init`).
             self.poison(&failure);
             Error::Call { what: "setting a control vector", failure }
         })
     }
 
-    /// The bytes of the model's adapters and of the control vector: a row for each buffer type.
+    /// The bytes of the model's adapters and of the control vector, with one row for each buffer type.
     pub(super) fn adapter_rows(&self) -> Result<Vec<raw::shim_buffer_bytes>, Error> {
         let _listed = self.model().adapters();
         call::checked(|error| {

@@ -2,7 +2,7 @@
 
 use crate::safe::model::Token;
 
-/// A sequence in the KV cache: a number from 0 that is below `n_seq_max` of the context.
+/// A sequence in the KV cache. Sequences are numbered from 0; the number must be below the context's `n_seq_max`.
 pub type SeqId = i32;
 
 /// A position in a sequence, counted from 0.
@@ -19,7 +19,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch that holds `tokens` tokens without allocating again.
+    /// An empty batch with room for `tokens` tokens. It does not allocate again until there are more.
     pub fn with_capacity(tokens: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(tokens),
@@ -37,7 +37,7 @@ impl Batch {
         self.outputs.push(output.into());
     }
 
-    /// Removes every token and keeps the memory.
+    /// Removes every token. The memory stays allocated.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();

@@ -1,4 +1,4 @@
-//! Decoding: a batch of tokens goes in, and the logits of its outputs come out.
+//! Decoding: takes a batch of tokens, and returns the logits of the batch's outputs.
 
 use std::sync::atomic::Ordering;
 
@@ -30,7 +30,8 @@ impl Context {
 
     /// Computes a batch that was checked. `hidden` points to a row for each token, or is null.
     pub(super) fn compute(&mut self, batch: &Batch, hidden: *const f32) -> Result<(), Error> {
-        // Until this succeeds, no logits may be read: llama.cpp still holds those of the previous batch.
+        // Until this call succeeds, no logits may be read, because llama.cpp still keeps the logits of the previous
+        // batch.
         self.outputs.clear();
         self.seq_counts.resize(batch.len(), 1);
         self.seq_pointers.clear();
@@ -95,13 +96,13 @@ impl Context {
         }
     }
 
-    /// Grows the compute buffers for a graph of `n_tokens` at the full length of the context, distributed evenly over
-    /// all sequences. It computes nothing, and never shrinks a buffer.
+    /// Grows the compute buffers for a graph of `n_tokens` tokens in a full context, with the tokens divided evenly
+    /// among all sequences. Nothing is computed, and no buffer shrinks.
     ///
     /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp,
-    /// `sched_reserve`). A graph of a size between these two may run on other devices and need more memory: a GPU takes
-    /// over the host's weights only from 32 tokens on. If the context pools its sequences, all of them have the same
-    /// number of tokens, and the graph has at most `n_tokens`.
+    /// `sched_reserve`). A graph of a size between these two may run on other devices and need more memory: only from
+    /// 32 tokens on does a GPU compute with weights that lie on the host. If the context pools its sequences, all of
+    /// them get the same number of tokens, so the graph may have fewer than `n_tokens`.
     ///
     /// # Errors
     ///
@@ -146,8 +147,8 @@ impl Context {
     /// [`Error::InvalidParameter`] if that token was not an output; [`Error::Poisoned`].
     pub fn logits(&mut self, index: i32) -> Result<&[f32], Error> {
         self.check_output(index)?;
-        // SAFETY: `index` is an output of the last batch. The row has one number for each token of the vocabulary and
-        // stays valid until the next decode, which the mutable borrow rules out.
+        // SAFETY: `index` is an output of the last batch. The row has one number for each token of the vocabulary. It
+        // stays valid until the next decode, and the mutable borrow excludes a decode.
         let row = call::quick(|error| unsafe { raw::shim_logits(self.as_ptr(), index, error) })
             .map_err(|failure| Error::Call { what: "reading logits", failure })?;
         if row.is_null() {
@@ -182,8 +183,8 @@ impl Context {
         }
     }
 
-    /// Whether every token is an output, even if its flag is off: in a context of embeddings, and in an encoder with a
-    /// memory (llama-context.cpp, `encode` and `decode`).
+    /// Whether every token is an output, even if its flag is not set. This is so in a context that computes embeddings,
+    /// and in an encoder with a memory (llama-context.cpp, `encode` and `decode`).
     fn outputs_all(&self) -> bool {
         self.embeddings || (self.encodes && self.has_memory)
     }
@@ -192,7 +193,7 @@ impl Context {
     pub(super) fn is_output(&self, index: i32) -> bool {
         match usize::try_from(index) {
             Ok(index) => self.outputs.get(index).is_some_and(|output| *output != 0),
-            // llama-context.cpp, output_resolve_row: negative indices count outputs from the end.
+            // llama-context.cpp, output_resolve_row: a negative index counts outputs from the end.
             Err(_) => {
                 let outputs = self.outputs.iter().filter(|output| **output != 0).count();
                 (index.unsigned_abs() as usize) <= outputs
@@ -210,10 +211,10 @@ impl Context {
         !self.outputs.is_empty()
     }
 
-    /// Refuses a batch that llama.cpp would pool only in part.
+    /// Refuses a batch of which llama.cpp would pool only a part.
     fn check_embedded(&self, batch: &Batch) -> Result<(), Error> {
-        // llama-kv-cache.cpp, init_batch: sequences with separate caches are computed as several graphs if their
-        // lengths differ; recurrent memory computes each whole sequence in one graph.
+        // llama-kv-cache.cpp, init_batch: sequences with separate caches are computed in several graphs if their
+        // lengths differ. Recurrent memory computes each whole sequence in one graph.
         let model = self.model();
         let shares = self.kv_unified() || model.is_recurrent() || model.is_hybrid();
         let splits = self.has_memory() && !shares && self.n_seq_max() > 1;
@@ -245,14 +246,14 @@ impl Context {
             ));
         }
         if self.needs_encoder {
-            // llama-graph.cpp asserts that llama_encode was called first.
+            // llama-graph.cpp asserts that llama_encode was called before.
             return Err(Error::parameter(
                 "model",
                 self.model().description(),
                 "models with an encoder and a decoder are not supported",
             ));
         }
-        // llama_encode takes the batch as one graph (llama-context.cpp, encode).
+        // llama_encode computes the whole batch in one graph (llama-context.cpp, encode).
         let encodes = self.encodes;
         if (encodes || !self.causal || self.pools()) && n_tokens > self.n_ubatch as usize {
             return Err(Error::parameter(
@@ -275,8 +276,8 @@ impl Context {
         for &token in &batch.tokens {
             self.vocab.check(token)?;
         }
-        // The position after the last token must be valid too. Learned positions are rows of a table; ggml ends the
-        // process on a row past its end (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
+        // The position after the last token must be valid too. Learned positions are rows of a table, and ggml ends the
+        // process if a row past the table's end is read (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
         let last = match self.n_positions {
             Some(rows) => Position::try_from(rows).unwrap_or(Position::MAX) - 1,
             None => Position::MAX - 1,

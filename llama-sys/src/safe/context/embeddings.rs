@@ -1,8 +1,8 @@
 //! Embeddings: the vectors of the last batch.
 //!
-//! A context with [`ContextParams::embeddings`](crate::ContextParams::embeddings) yields vectors instead of logits:
-//! with pooling one for each sequence of a batch, without pooling one for each token. With pooling, all tokens are
-//! computed in one graph, because llama.cpp does not pool across graphs.
+//! A context with [`ContextParams::embeddings`](crate::ContextParams::embeddings) returns vectors and no logits. With
+//! pooling there is one vector for each sequence of a batch; without pooling, one for each token. With pooling, all
+//! tokens are computed in one graph, because llama.cpp does not pool across graphs.
 
 use std::ptr::NonNull;
 
@@ -12,7 +12,7 @@ use crate::safe::call::{self, Error, Failure};
 use crate::safe::model::Pooling;
 
 impl Context {
-    /// Elements of each vector: the width of an embedding, or with [`Pooling::Rank`] the number of scores.
+    /// Number of elements of a vector: the width of an embedding, or the number of scores with [`Pooling::Rank`].
     pub fn embedding_width(&self) -> usize {
         let shape = self.model().embedding_shape();
         let width = match self.pooling {
@@ -22,8 +22,8 @@ impl Context {
         width as usize
     }
 
-    /// Tokens of the longest text that can be embedded. The limits are one graph, one sequence, and the positions that
-    /// the model has learned.
+    /// The maximum length in tokens of a text that can be embedded. The text must fit into one graph, into one
+    /// sequence, and into the positions that the model has learned.
     pub fn longest_text(&self) -> u32 {
         let positions = self.model().embedding_shape().n_positions;
         let graph = self.n_ubatch().min(self.n_batch());
@@ -35,7 +35,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] if the last batch did not hold the sequence, or the context does not pool;
+    /// [`Error::InvalidParameter`] if the sequence was not in the last batch, or the context does not pool;
     /// [`Error::Poisoned`]; [`Error::Call`] when a device fails.
     pub fn embeddings_seq(&mut self, seq: SeqId) -> Result<&[f32], Error> {
         self.check_usable()?;
@@ -48,8 +48,8 @@ impl Context {
         // SAFETY: the context lives and is borrowed mutably.
         let row = call::quick(|error| unsafe { raw::shim_embeddings_seq(self.as_ptr(), seq, error) });
         let row = self.embedding(row)?.ok_or_else(none)?;
-        // SAFETY: llama-context.cpp keeps a vector of `width` elements for each sequence of the last batch. It stays
-        // valid until the next batch, which the mutable borrow rules out.
+        // SAFETY: llama-context.cpp keeps a vector of `width` elements for each sequence of the last batch. The vector
+        // stays valid until the next batch, and the mutable borrow excludes another batch.
         Ok(unsafe { std::slice::from_raw_parts(row.as_ptr(), width) })
     }
 
@@ -57,7 +57,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`embeddings_seq`](Self::embeddings_seq), and [`Error::InvalidParameter`] if sequences are pooled.
+    /// The errors of [`embeddings_seq`](Self::embeddings_seq), and [`Error::InvalidParameter`] if sequences are pooled.
     pub fn embeddings_ith(&mut self, index: i32) -> Result<&[f32], Error> {
         self.check_usable()?;
         let none = || Error::parameter("index", index, "the last batch has no embedding at this index");
@@ -68,7 +68,8 @@ impl Context {
         // SAFETY: the context lives and is borrowed mutably; `index` is an output of the last batch.
         let row = call::quick(|error| unsafe { raw::shim_embeddings_ith(self.as_ptr(), index, error) });
         let row = self.embedding(row)?.ok_or_else(none)?;
-        // SAFETY: a row of the output buffer (llama-context.cpp, output_reserve), as above.
+        // SAFETY: the row lies in the output buffer (llama-context.cpp, output_reserve), and stays valid as in
+        // `embeddings_seq`.
         Ok(unsafe { std::slice::from_raw_parts(row.as_ptr(), width) })
     }
 

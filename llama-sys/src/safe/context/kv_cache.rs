@@ -19,9 +19,9 @@ impl Context {
     }
 
     /// Forgets the positions in `range` of one sequence. Returns `false` if the memory cannot do that: a recurrent
-    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. These
-    /// tokens and the token before them must have been computed in one graph, which had at most `n_rs_seq` + 1 tokens
-    /// of the sequence. No other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
+    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. To forget
+    /// such tokens, they and the token before them must have been computed in one graph, which had at most `n_rs_seq` +
+    /// 1 tokens of the sequence. No other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
     ///
     /// # Errors
     ///
@@ -40,8 +40,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence if every sequence has a
-    /// separate cache (`kv_unified` off) or the memory has an indexer: llama.cpp fails an assertion then.
+    /// The errors of [`Context::kv_seq_remove`]. [`Error::InvalidParameter`] also for a part of a sequence, if every
+    /// sequence has a separate cache (`kv_unified` off) or the memory has an indexer: llama.cpp would fail an
+    /// assertion.
     pub fn kv_seq_copy(&mut self, source: SeqId, target: SeqId, range: Range<Position>) -> Result<(), Error> {
         self.check_seq(source)?;
         self.check_seq(target)?;
@@ -72,11 +73,11 @@ impl Context {
     }
 
     /// Moves the positions in `range` of a sequence by `delta`. The keys are rotated at the next decode, or by
-    /// [`kv_update`](Self::kv_update). Cells that are shared with another sequence move for that sequence too.
+    /// [`kv_update`](Self::kv_update). A cell that belongs to several sequences moves for all of them.
     ///
     /// # Errors
     ///
-    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] when the memory cannot shift
+    /// The errors of [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] when the memory cannot shift
     /// ([`Context::kv_can_shift`]).
     pub fn kv_seq_shift(&mut self, seq: SeqId, range: Range<Position>, delta: Position) -> Result<(), Error> {
         self.check_seq(seq)?;
@@ -84,7 +85,7 @@ impl Context {
         if !self.kv_can_shift() {
             return Err(Error::parameter("delta", delta, "this model's memory cannot shift positions"));
         }
-        // The last existing position moves too.
+        // This position moves too, and must be valid after the shift.
         let last = self.kv_seq_end(seq)?.unwrap_or(0).min(range.end);
         let moved = |position: Position| position.checked_add(delta).filter(|moved| *moved >= 0);
         if moved(range.start).is_none() || moved(last).is_none() {
@@ -97,8 +98,8 @@ impl Context {
         .map(drop)
     }
 
-    /// Carries out pending copies and shifts. At the next decode llama.cpp would only log their failure, and compute
-    /// with wrong keys.
+    /// Carries out pending copies and shifts. The next decode would carry them out too, but llama.cpp would only log a
+    /// failure and compute with wrong keys.
     ///
     /// # Errors
     ///
@@ -108,8 +109,8 @@ impl Context {
         self.memory_call("updating the KV cache", |ctx, error| unsafe { raw::shim_memory_update(ctx, error) }).map(drop)
     }
 
-    /// Whether a shift of positions does nothing but rotate the keys. With YaRN's factors each shift also scales the
-    /// whole cache, including sequences that were not moved (ggml-cpu/ops.cpp, `rope_yarn`).
+    /// Whether a shift of positions only rotates the keys. With YaRN's factors, each shift also scales the whole cache,
+    /// including the sequences that were not moved (ggml-cpu/ops.cpp, `rope_yarn`).
     pub fn rope_only_rotates(&self) -> bool {
         // SAFETY: the context lives.
         unsafe { raw::shim_context_rope_only_rotates(self.as_ptr()) }
@@ -127,12 +128,12 @@ impl Context {
     /// Forgets the positions that have left the sliding window of a sequence, in the layers whose cache is limited to a
     /// window (`swa_full` off).
     ///
-    /// llama.cpp overwrites such cells by itself, except cells that [several sequences](Self::kv_seq_copy) share
-    /// (llama-kv-cache.cpp, find_slot). With `kv_unified` those may fill the whole cache.
+    /// llama.cpp reuses such cells by itself, but not cells that [several sequences](Self::kv_seq_copy) share
+    /// (llama-kv-cache.cpp, find_slot). With `kv_unified`, such shared cells may fill the whole cache.
     ///
     /// # Errors
     ///
-    /// As [`Context::kv_seq_remove`].
+    /// The errors of [`Context::kv_seq_remove`].
     pub fn kv_leave_window(&mut self, seq: SeqId) -> Result<(), Error> {
         self.check_seq(seq)?;
         // SAFETY: the sequence exists, the context lives and is borrowed mutably.
@@ -152,8 +153,8 @@ impl Context {
         Ok(last.map(|last| last.saturating_add(1)))
     }
 
-    /// The first position of a sequence that the cache holds; `None` when the sequence is empty. It is above 0 once a
-    /// sliding window has moved on: the positions from here to the [last](Self::kv_seq_end) are held
+    /// The first position of a sequence that is in the cache; `None` if the sequence is empty. It is above 0 once a
+    /// sliding window has moved on: the cache then contains the positions from here to the [last](Self::kv_seq_end)
     /// (llama-kv-cache.cpp, apply_ubatch), and the earlier ones are lost.
     ///
     /// # Errors
@@ -163,14 +164,14 @@ impl Context {
         self.position(seq, raw::llama_memory_seq_pos_min)
     }
 
-    /// A position of a sequence, which `ask` gets from llama.cpp; `None` for an empty sequence.
+    /// A position of a sequence, which llama.cpp returns to `ask`; `None` if the sequence is empty.
     fn position(
         &self,
         seq: SeqId,
         ask: unsafe extern "C" fn(raw::llama_memory_t, raw::llama_seq_id) -> raw::llama_pos,
     ) -> Result<Option<Position>, Error> {
         self.check_seq(seq)?;
-        // SAFETY: the context lives and the sequence exists; an empty one answers -1.
+        // SAFETY: the context lives and the sequence exists. For an empty sequence llama.cpp returns -1.
         let position = unsafe {
             let memory = raw::llama_get_memory(self.as_ptr());
             if memory.is_null() { -1 } else { ask(memory, seq) }

@@ -1,4 +1,4 @@
-//! The bytes that a context and its model take for each buffer type, by llama.cpp's own account.
+//! The bytes that a context and its model take, for each buffer type, as llama.cpp counts them.
 
 use super::Context;
 use crate::raw;
@@ -16,12 +16,12 @@ pub struct BufferUse {
     pub device: Option<Device>,
     /// Whether the memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
     pub on_host: bool,
-    /// Whether ggml calls the buffer type a host buffer: plain or pinned memory that any device may read. A buffer of
-    /// repacked weights is not.
+    /// Whether ggml calls the buffer type a host buffer: plain or pinned memory that any device may read. A buffer for
+    /// repacked weights does not count as a host buffer.
     pub is_host_buffer: bool,
     /// Weights.
     pub model: u64,
-    /// Matrices and signs that llama.cpp makes for weights that were folded in their file (`prism.hadamard`).
+    /// Matrices and signs that llama.cpp makes for weights that are stored in folded form (`prism.hadamard`).
     pub transforms: u64,
     /// KV cache and recurrent state.
     pub context: u64,
@@ -30,62 +30,63 @@ pub struct BufferUse {
     pub experts: u64,
     /// Compute buffers.
     pub compute: u64,
-    /// LoRA adapters of the model, and the context's control vector. llama.cpp's account leaves them out, and so does
-    /// [`total`](Self::total).
+    /// The model's LoRA adapters, and the context's control vector. llama.cpp's account does not contain them, and
+    /// neither does [`total`](Self::total).
     pub adapters: u64,
-    /// The buffer that returns logits and embeddings, at the size that it reaches with the most outputs allowed.
-    /// llama.cpp's account leaves it out, and so does [`total`](Self::total).
+    /// The buffer for logits and embeddings that are returned, at the size for the maximum number of outputs.
+    /// llama.cpp's account does not contain it, and neither does [`total`](Self::total).
     pub output: u64,
 }
 
 impl BufferUse {
-    /// Weights, their transforms, context, cached experts and compute together, as in llama.cpp's own account.
+    /// The sum of weights, transforms, context, cached experts and compute buffers, as in llama.cpp's own account.
     pub fn total(&self) -> u64 {
         self.model + self.transforms + self.context + self.experts + self.compute
     }
 
-    /// A row without bytes.
+    /// A row in which all bytes are 0.
     fn new(buft: raw::ggml_backend_buffer_type_t, device: raw::ggml_backend_dev_t, is_host_buffer: bool) -> Self {
         // SAFETY: a registered buffer type with a NUL-terminated name.
         let buffer_type = unsafe { owned(raw::ggml_backend_buft_name(buft)) };
         let device = Device::from_raw(device);
-        // CPU_REPACK does not call itself a host buffer, but lies in host memory: llama.cpp's own fit forgets that.
+        // ggml does not call CPU_REPACK a host buffer, but it lies in host memory. llama.cpp's own fit overlooks this.
         let on_host = is_host_buffer || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
         Self { buffer_type, device, on_host, is_host_buffer, ..Self::default() }
     }
 }
 
-/// The compute buffers of a context, and how often its computations had to reserve them again.
+/// The compute buffers of a context, and how often graphs had to be reserved again.
 ///
-/// A buffer grows only if a graph is reserved again, but such a graph may also fit into the buffers as they are. The
-/// difference of `bytes` before and after a computation says whether it took memory.
+/// A buffer grows only if a graph is reserved again, but a graph that is reserved again may also fit into the existing
+/// buffers. So to learn whether a computation took memory, compare `bytes` before and after it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ComputeBuffers {
     /// Bytes of all devices together.
     pub bytes: u64,
-    /// Graphs that were reserved again although the graph before had the same size: the reservation was too small.
+    /// The number of graphs that were reserved again although they had the same size as the graph before. This means
+    /// that the earlier reservation was too small.
     pub reallocations_same_size: u32,
-    /// Graphs that were reserved again and differ in size from the one before.
+    /// The number of graphs that were reserved again because their size differed from that of the graph before.
     pub reallocations_other_size: u32,
 }
 
-/// How often computations of a context used experts from its cache.
+/// How often a context's computations used experts from the cache.
 ///
-/// An expert is counted once for each token that it computes in each layer. Layers that compute more than 32 tokens at
-/// once do not use the cache, and are not counted. The last layer counts only the outputs of a batch, because it
-/// computes no other tokens.
+/// For each layer, an expert is counted once for each token that it computes. Layers that compute more than 32 tokens
+/// at once do not use the cache, and are not counted. In the last layer only the outputs of a batch are counted,
+/// because only they are computed there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MoeCacheUses {
-    /// Uses of an expert that was in the cache.
+    /// The number of uses for which the expert was in the cache.
     pub hits: u64,
-    /// Experts that had to be loaded into the cache first.
+    /// The number of uses for which the expert had to be loaded into the cache first.
     pub misses: u64,
 }
 
 impl MoeCacheUses {
-    /// The share of uses whose expert was in the cache, 0.0 to 1.0; `None` before the first use.
+    /// The share of uses for which the expert was in the cache, from 0.0 to 1.0; `None` before the first use.
     pub fn hit_rate(&self) -> Option<f64> {
         let uses = self.hits + self.misses;
         (uses > 0).then(|| self.hits as f64 / uses as f64)
@@ -93,12 +94,12 @@ impl MoeCacheUses {
 }
 
 impl ComputeBuffers {
-    /// Graphs that were reserved again, of either kind.
+    /// The number of graphs that were reserved again, with the same or another size.
     pub fn reallocations(&self) -> u32 {
         self.reallocations_same_size.saturating_add(self.reallocations_other_size)
     }
 
-    /// The bytes by which the buffers grew since `before`, and the graphs that were reserved again since then.
+    /// By how many bytes the buffers grew since `before`, and how many graphs were reserved again since then.
     pub fn since(&self, before: &Self) -> Self {
         let Self { bytes, reallocations_same_size, reallocations_other_size } = *before;
         Self {
@@ -117,17 +118,17 @@ pub struct MemoryBreakdown {
 }
 
 impl MemoryBreakdown {
-    /// The rows in the memory of `device`.
+    /// The rows that lie in the memory of `device`.
     pub fn on(&self, device: &Device) -> impl Iterator<Item = &BufferUse> {
         self.rows.iter().filter(move |row| !row.on_host && row.device.as_ref() == Some(device))
     }
 
-    /// The rows in host memory.
+    /// The rows that lie in host memory.
     pub fn on_host(&self) -> impl Iterator<Item = &BufferUse> {
         self.rows.iter().filter(|row| row.on_host)
     }
 
-    /// Adds the bytes of another context of the same model, whose weights and adapters are counted already.
+    /// Adds the bytes of another context of the same model. The model's weights and adapters are counted already.
     pub fn add_context(&mut self, other: &Self) {
         for row in &other.rows {
             let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
@@ -145,9 +146,9 @@ impl MemoryBreakdown {
 }
 
 impl Context {
-    /// The compute buffers now, and the graphs that were reserved again since the context was created. llama.cpp counts
-    /// only graphs whose operations keep their devices; a change of devices reserves again too (llama-context.cpp,
-    /// `sched_graph_realloc`). The query does not wait for the devices.
+    /// The bytes of the compute buffers now, and how many graphs were reserved again since the context was created. A
+    /// graph whose operations have moved to other devices is reserved again too, but llama.cpp does not count it
+    /// (llama-context.cpp, `sched_graph_realloc`). The query does not wait for the devices.
     pub fn compute_buffers(&self) -> ComputeBuffers {
         // SAFETY: the context lives, and has a scheduler since its creation. The shim fills every field of the struct,
         // whose all-zero state is valid.
@@ -166,7 +167,8 @@ impl Context {
     /// The uses of the cache of experts since the context was created; `None` without a
     /// [`moe_cache_size`](crate::ContextParams::moe_cache_size).
     pub fn moe_cache_uses(&self) -> Option<MoeCacheUses> {
-        // SAFETY: llama.cpp writes only during a computation on this thread, which borrows the context mutably.
+        // SAFETY: llama.cpp writes here only during a computation on this thread, and a computation borrows the context
+        // mutably.
         let counts = unsafe { *self.moe_counts.as_ref()?.get() };
         Some(MoeCacheUses { hits: counts.hits, misses: counts.misses })
     }
@@ -174,7 +176,7 @@ impl Context {
     /// The bytes that this context and its model take, or with `no_alloc` would take.
     ///
     /// llama.cpp's own account of a `no_alloc` context leaves out the buffers that are reserved after the first prompt,
-    /// and counts a compute buffer twice if two backends share it. Both are corrected here (native/shim.cpp,
+    /// and counts a compute buffer twice if two backends share it. Both faults are corrected here (native/shim.cpp,
     /// `reserve_the_rest`).
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! A context: the KV cache, the compute buffers, and decoding.
 //!
-//! In: a [`Model`], [`ContextParams`] and batches of tokens. Out: logits or embeddings, saved states, and the bytes
-//! that the context takes.
+//! In: a [`Model`], [`ContextParams`] and batches of tokens. Out: logits or embeddings, saved states, and the number of
+//! bytes that the context takes.
 
 mod adapters;
 mod batch;
@@ -38,7 +38,7 @@ pub use rows::Rows;
 pub use state::State;
 pub use state_rows::{RowPiece, RowShape, StateRows};
 
-/// A context of a model. It can move between threads; one thread uses it at a time.
+/// A context of a model. It can move between threads, but only one thread may use it at a time.
 pub struct Context {
     raw: NonNull<raw::llama_context>,
     /// The vocabulary, which keeps the model loaded. The tokens of every batch are checked against it.
@@ -51,33 +51,34 @@ pub struct Context {
     kv_unified: bool,
     causal: bool,
     has_memory: bool,
-    /// Whether batches are computed by `llama_encode`. For a model without a memory `llama_decode` does the same; but
-    /// some encoders have a memory (t5encoder).
+    /// Whether batches are computed with `llama_encode`. For a model without a memory, `llama_decode` calls
+    /// `llama_encode` anyway. But some encoders have a memory (t5encoder).
     encodes: bool,
-    /// Rows of the model's table of learned positions, if there is one.
+    /// The number of rows in the model's table of learned positions, if there is such a table.
     n_positions: Option<u32>,
     /// How the embeddings of a sequence are combined.
     pooling: Pooling,
-    /// Whether decoding needs an encoder's output first.
+    /// Whether an encoder must run before the first decode.
     needs_encoder: bool,
     embeddings: bool,
     /// The context's role in predicting further tokens.
     mtp: Mtp,
     /// The adapters in use, which the context keeps alive.
     lora: Vec<(LoraAdapter, f32)>,
-    /// The threads that compute. They are freed after the context, whose backend refers to them.
+    /// The threads that compute for this context. The context's backend refers to them, so they are freed after the
+    /// context.
     threadpools: Threadpools,
-    /// The uses of the cache of experts, if there is one. llama.cpp writes here while it computes.
+    /// How often the cache of experts was used, if there is such a cache. llama.cpp writes here while it computes.
     moe_counts: Option<Box<UnsafeCell<raw::shim_moe_counts>>>,
-    /// Whether a control vector was ever set; its memory stays allocated.
+    /// Whether a control vector was ever set. Its memory is never freed before the context.
     control_vector: bool,
     abort: Arc<AtomicBool>,
     /// Why the context must not be used any more.
     poisoned: Option<String>,
-    /// The output flags of the last batch, for checking indices.
+    /// The output flags of the last batch, with which indices are checked.
     outputs: Vec<i8>,
-    /// The number of sequences of each token of a batch (always 1), and the address of each token's sequence. Kept so
-    /// that decoding allocates nothing.
+    /// The number of sequences of each token of a batch (always 1), and the address of each token's sequence. These
+    /// lists are kept so that decoding allocates nothing.
     seq_counts: Vec<i32>,
     seq_pointers: Vec<*mut SeqId>,
 }
@@ -93,14 +94,14 @@ impl Drop for Context {
     }
 }
 
-/// Stops a decode that runs on another thread, to cancel a long prompt. The default handle belongs to no context until
-/// one [follows](Context::follow_abort_handle) it.
+/// Stops a decode that runs on another thread, to cancel a long prompt. A default handle belongs to no context until a
+/// context [follows](Context::follow_abort_handle) it.
 #[derive(Debug, Clone, Default)]
 pub struct AbortHandle(Arc<AtomicBool>);
 
 impl AbortHandle {
-    /// Makes the current decode, or the next one, return [`Error::Aborted`]. This works while the CPU computes; a GPU
-    /// finishes its part of the graph first.
+    /// Makes the current decode, or the next one, return [`Error::Aborted`]. A CPU stops soon; a GPU first finishes its
+    /// part of the graph.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -111,8 +112,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for parameters that llama.cpp would abort on, [`Error::ContextInit`] for every other
-    /// failure; [`Error::out_of_memory`] says which allocation failed.
+    /// [`Error::InvalidParameter`] for parameters with which llama.cpp would end the process. [`Error::ContextInit`]
+    /// for every other failure; [`Error::out_of_memory`] says which allocation failed.
     pub fn new(model: &Model, params: ContextParams) -> Result<Self, Error> {
         params.check(model)?;
         let abort = Arc::new(AtomicBool::new(false));
@@ -121,7 +122,7 @@ impl Context {
         native.abort_callback = Some(on_abort_question);
         native.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
 
-        // llama.cpp looks up accelerators in ggml's registry.
+        // While this guard exists, ggml's registry does not change. llama.cpp looks up accelerators in the registry.
         let _unchanged = registry::reading();
         let _listed = model.adapters();
         let context = call::accepted(
@@ -201,8 +202,8 @@ impl Context {
     }
 
     /// Reserves the graphs with their hidden states as outputs. The caller must hold the lock on the model's list of
-    /// adapters. This function must not lock the list itself: a second lock would wait for a thread that wants to
-    /// change the list, and that thread waits for the first lock.
+    /// adapters. Do not lock the list again in here. The second lock would wait for a thread that wants to change the
+    /// list, and that thread waits for the caller's lock.
     fn output_hidden(&mut self) -> Result<(), Error> {
         // A trunk outputs the hidden states of all tokens. Heads output only those from which a draft continues.
         let outputs_only = self.mtp == Mtp::Heads;
@@ -258,15 +259,15 @@ impl Context {
         self.n_outputs_max
     }
 
-    /// Maximum number of copies of a graph in flight at once: 1, or 4 with pipeline parallelism. Each copy has its own
-    /// compute memory (llama-context.cpp, the constructor).
+    /// Maximum number of copies of a graph that are computed at the same time: 1, or 4 with pipeline parallelism. Each
+    /// copy has its own compute memory (llama-context.cpp, the constructor).
     pub fn copies(&self) -> u32 {
         // SAFETY: the context lives, and has a scheduler since its creation.
         unsafe { raw::shim_context_copies(self.as_ptr()) }.try_into().unwrap_or(1)
     }
 
-    /// The number of tokens that a recurrent state can go back; 0 if llama.cpp does not support that, or the memory is
-    /// of another kind.
+    /// By how many tokens a recurrent state can go back; 0 if llama.cpp does not support that, or the memory is of
+    /// another kind.
     pub fn n_rs_seq(&self) -> u32 {
         // SAFETY: the context lives.
         unsafe { raw::llama_n_rs_seq(self.as_ptr()) }
@@ -277,24 +278,24 @@ impl Context {
         self.kv_unified
     }
 
-    /// Whether the context has a memory. Models without one keep nothing between batches and therefore cannot generate
-    /// token by token: BERT, LLaDA.
+    /// Whether the context has a memory. A model without memory (BERT, LLaDA) keeps nothing between batches, and so
+    /// cannot generate token by token.
     pub fn has_memory(&self) -> bool {
         self.has_memory
     }
 
-    /// Forgets an abort that was requested and has not taken effect yet.
+    /// Cancels an abort that was requested and has not yet taken effect.
     pub fn clear_abort(&mut self) {
         self.abort.store(false, Ordering::Relaxed);
     }
 
-    /// A handle that stops a decode from another thread.
+    /// A handle with which another thread can stop a decode.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Makes the context obey this handle instead of its current one. Pass the handle of a context that this one
-    /// replaces, or a new handle, so that holders of an old handle cannot stop the next use.
+    /// Makes the context obey this handle instead of its current one. If this context replaces another one, pass the
+    /// other context's handle. If holders of an old handle must not stop the next use, pass a new handle.
     pub fn follow_abort_handle(&mut self, handle: AbortHandle) {
         // SAFETY: the context lives and is borrowed mutably, so nothing is computing; the flag is kept alive below.
         unsafe {
@@ -312,7 +313,7 @@ impl Context {
         self.poisoned.is_none()
     }
 
-    /// The numbers of threads that compute a graph of one token, and a graph of several.
+    /// The numbers of threads for a graph of one token, and for a graph of several tokens.
     pub fn threads(&self) -> (u32, u32) {
         // SAFETY: the context lives.
         let (one, several) =
@@ -320,13 +321,13 @@ impl Context {
         (one.unsigned_abs(), several.unsigned_abs())
     }
 
-    /// Sets the numbers of threads that compute a graph of one token, and a graph of several, from the next computation
-    /// on (llama-context.cpp, `graph_compute`). Setting the current numbers again costs nothing.
+    /// Sets the numbers of threads for a graph of one token, and for a graph of several tokens. They apply from the
+    /// next computation on (llama-context.cpp, `graph_compute`). It costs nothing to set the current numbers again.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for 0 threads, or more than ggml supports. [`Error::Call`] if the system starts no
-    /// more threads.
+    /// [`Error::InvalidParameter`] for 0 threads, or more than ggml supports. [`Error::Call`] if the system cannot
+    /// start more threads.
     pub fn set_threads(&mut self, one: u32, several: u32) -> Result<(), Error> {
         for (name, threads) in [("n_threads", one), ("n_threads_batch", several)] {
             check_threads(name, threads)?;
@@ -348,8 +349,8 @@ impl Context {
         self.embeddings
     }
 
-    /// How the embeddings of a sequence are combined: as the parameters say, otherwise as the model states, otherwise
-    /// not at all. Never [`Pooling::Unspecified`].
+    /// How the embeddings of a sequence are combined. The parameters decide; if they leave it open, the model decides;
+    /// if the model states nothing, there is no pooling. Never [`Pooling::Unspecified`].
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }

@@ -1,5 +1,5 @@
-//! Predicting further tokens (MTP): the hidden states of tokens flow out of one context and into another, which
-//! computes with the prediction blocks.
+//! Predicting further tokens (MTP). One context outputs the hidden states of tokens. Another context computes with the
+//! prediction blocks, and takes these states as its input.
 //!
 //! A prediction block takes a token and the hidden state of the token before it. It yields the logits of the next
 //! token, and a hidden state from which the prediction can continue (llama.cpp, common/speculative.cpp, `draft-mtp`).
@@ -20,9 +20,10 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`decode`](Self::decode). [`Error::InvalidParameter`] for another context, for another number of rows, and if
-    /// some tokens are outputs and some are not: for such a batch some architectures return wrong hidden states
-    /// (models/glm4-moe.cpp, `graph_mtp`, drops no row of them).
+    /// The errors of [`decode`](Self::decode). [`Error::InvalidParameter`] also for a context without [`Mtp::Heads`],
+    /// for a wrong number of rows, and if some tokens are outputs and some are not: with such a batch some
+    /// architectures return wrong hidden states (`graph_mtp` in models/glm4-moe.cpp does not drop the rows of tokens
+    /// that are no outputs).
     pub fn decode_heads(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), Error> {
         self.check_usable()?;
         if self.mtp != Mtp::Heads {
@@ -68,15 +69,15 @@ impl Context {
         if !is_there {
             return Err(missing());
         }
-        // SAFETY: the context lives, and has a state for this token.
+        // SAFETY: the context lives, and has a hidden state for this token.
         let row = call::quick(|error| unsafe { raw::shim_hidden(self.as_ptr(), index, error) })
             .map_err(|failure| Error::Call { what: "reading a hidden state", failure })?;
         if row.is_null() {
             return Err(missing());
         }
         let width = self.model().n_embd_out() as usize;
-        // SAFETY: the row has `n_embd_out` numbers (llama-context.cpp, `get_embeddings_nextn_ith`) and stays until the
-        // next decode, which the mutable borrow rules out.
+        // SAFETY: the row has `n_embd_out` numbers (llama-context.cpp, `get_embeddings_nextn_ith`). It stays valid
+        // until the next decode, and the mutable borrow excludes a decode.
         Ok(unsafe { std::slice::from_raw_parts(row, width) })
     }
 }

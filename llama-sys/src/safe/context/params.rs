@@ -1,4 +1,4 @@
-//! The parameters of a context, and checks for values that llama.cpp would abort on.
+//! The parameters of a context, and checks for values with which llama.cpp would end the process.
 
 use super::rope::Rope;
 use crate::raw;
@@ -32,9 +32,9 @@ pub struct ContextParams {
     /// Maximum number of outputs in one decode; 0 means `n_batch`. 1 is enough to generate one sequence, and saves
     /// compute memory.
     pub n_outputs_max: u32,
-    /// Threads for generation. `None` means all that the process may use.
+    /// Threads for generation. `None` means as many as the process may use.
     pub n_threads: Option<u32>,
-    /// Threads for prompts. `None` means all that the process may use.
+    /// Threads for prompts. `None` means as many as the process may use.
     pub n_threads_batch: Option<u32>,
     /// Whether attention is fused.
     pub flash_attention: FlashAttention,
@@ -48,7 +48,7 @@ pub struct ContextParams {
     pub op_offload: bool,
     /// Gives sliding-window layers a cache of full length.
     pub swa_full: bool,
-    /// Shares one cache among all sequences, instead of one cache each.
+    /// Lets all sequences share one cache. Otherwise each sequence has its own cache.
     pub kv_unified: bool,
     /// Computes embeddings instead of logits.
     pub embeddings: bool,
@@ -56,14 +56,14 @@ pub struct ContextParams {
     pub pooling: Pooling,
     /// The context's role in predicting further tokens.
     pub mtp: Mtp,
-    /// The number of tokens that a recurrent state can go back, if they were computed together. llama.cpp keeps one
-    /// additional state for each of them. The parameter has no effect on other kinds of memory, or on architectures for
-    /// which llama.cpp does not support it.
+    /// By how many tokens a recurrent state can go back, if these tokens were computed together. The parameter has no
+    /// effect on other kinds of memory, or on architectures for which llama.cpp does not support it.
     pub n_rs_seq: u32,
     /// Bytes of a cache on the GPUs for experts that lie in host memory; 0, the default, means no cache. The GPUs share
-    /// them as they share the layers. Layers whose experts lie on a device or have another layout are not cached
-    /// ([`Model::moe_cache_shape`]). Batches of up to 32 tokens compute with cached experts, and load the missing ones;
-    /// larger batches do not change the cache. A context with such a cache cannot use pipeline parallelism.
+    /// these bytes in the same proportion as the layers. A layer whose experts lie on a device, or have another layout,
+    /// is not cached ([`Model::moe_cache_shape`]). Batches of up to 32 tokens compute with cached experts, and load the
+    /// missing ones; larger batches do not change the cache. A context with such a cache cannot use pipeline
+    /// parallelism.
     pub moe_cache_size: u64,
     /// How positions are scaled.
     pub rope: Rope,
@@ -77,8 +77,8 @@ pub enum Mtp {
     /// The context takes no part in predictions.
     #[default]
     Off,
-    /// The context computes with the model's other blocks, and outputs the [hidden state](crate::Context::hidden) of
-    /// every token beside the logits.
+    /// The context computes with the model's other blocks. Besides the logits, it outputs the [hidden
+    /// state](crate::Context::hidden) of every token.
     Trunk,
     /// The context computes with the prediction blocks, from tokens and hidden states
     /// ([`decode_heads`](crate::Context::decode_heads)).
@@ -86,8 +86,8 @@ pub enum Mtp {
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), except for the threads: all that the
-    /// process may use, instead of 4.
+    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params). Only the threads differ: llama.cpp
+    /// uses 4, and here the default is as many as the process may use.
     fn default() -> Self {
         Self {
             n_ctx: 512,
@@ -136,7 +136,7 @@ impl FlashAttention {
 }
 
 impl ContextParams {
-    /// Refuses parameters on which llama_init_from_model would abort.
+    /// Refuses parameters with which llama_init_from_model would end the process.
     pub(super) fn check(&self, model: &Model) -> Result<(), Error> {
         // llama-context.cpp pads n_ctx to a multiple of 256 in 32 bits, and positions are signed.
         const MAX_CTX: u32 = (i32::MAX as u32) & !255;
@@ -176,8 +176,8 @@ impl ContextParams {
                 format!("it must be at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"),
             ));
         }
-        // llama-batch.cpp, `split_equal`: the tokens that the state can go back over are computed in one graph, with
-        // the token before them and one to spare.
+        // llama-batch.cpp, `split_equal`: the tokens by which the state can go back are computed in one graph, together
+        // with the token before them and one more.
         if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
             return Err(Error::parameter(
                 "n_rs_seq",
@@ -198,7 +198,7 @@ impl ContextParams {
             }
         }
         self.rope.check()?;
-        // With flash attention llama.cpp checks the row itself; without it, an assertion fails later
+        // With flash attention, llama.cpp checks the row's size itself. Without it, an assertion fails later
         // (llama-kv-cache.cpp, `cpy_k`).
         for (name, kv, head) in [("type_k", self.type_k, shape.head_k), ("type_v", self.type_v, shape.head_v)] {
             if head % kv.block_size() != 0 {
@@ -231,8 +231,8 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Refuses a pooling that would end the process, or read past the model's output. `n_ctx` and `n_ubatch` are the
-    /// values that llama.cpp will use, not 0 for its default.
+    /// Refuses a pooling with which llama.cpp would end the process, or read past the end of the model's output.
+    /// `n_ctx` and `n_ubatch` must be the values that llama.cpp will use, and not a 0 that stands for a default.
     fn check_pooling(&self, model: &Model, n_ctx: u32, n_ubatch: u32) -> Result<(), Error> {
         let shape = model.embedding_shape();
         let pooling = match self.pooling {
@@ -259,9 +259,10 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Refuses a cache of experts for which the constructor in llama-moe-cache.cpp would fail. A cache on several GPUs,
-    /// or for layers of several layouts, needs more than the minimum; llama.cpp itself refuses one that is too small.
-    /// If no layer has its experts on the host, llama.cpp only warns, and makes no cache.
+    /// Refuses a cache of experts for which the constructor in llama-moe-cache.cpp would fail. If the cache is on
+    /// several GPUs, or for layers of several layouts, it must be larger than the minimum; llama.cpp itself then
+    /// refuses a cache that is too small. If no layer has its experts on the host, llama.cpp only logs a warning and
+    /// makes no cache.
     fn check_moe_cache(&self, model: &Model) -> Result<(), Error> {
         let refused = |requirement: String| Err(Error::parameter("moe_cache_size", self.moe_cache_size, requirement));
         if model.shape().n_expert == 0 {
@@ -308,7 +309,7 @@ impl ContextParams {
         native.kv_unified = self.kv_unified;
         native.embeddings = self.embeddings;
         native.n_rs_seq = self.n_rs_seq;
-        // `check_moe_cache` refuses more than a `usize` holds.
+        // `check_moe_cache` refuses values that do not fit into a `usize`.
         native.moe_cache_size = usize::try_from(self.moe_cache_size).unwrap_or(usize::MAX);
         self.rope.set(&mut native);
         if self.mtp == Mtp::Heads {

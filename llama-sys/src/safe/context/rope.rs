@@ -3,18 +3,19 @@
 use crate::raw;
 use crate::safe::call::Error;
 
-/// How positions are scaled, for a context longer than the model was trained on. `None` means the model's own value.
+/// How positions are scaled for a context that is longer than the contexts of the model's training. `None` means the
+/// model's own value.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rope {
     /// The method.
     pub scaling: Option<RopeScaling>,
     /// The base frequency, above 0.
     pub freq_base: Option<f32>,
-    /// The factor of frequencies, above 0: 0.25 for a context of 4 times the length.
+    /// The factor by which frequencies are multiplied, above 0. For a context of 4 times the length it is 0.25.
     pub freq_scale: Option<f32>,
-    /// Tokens of context that the model was trained on before YaRN; above 0.
+    /// The context length in tokens of the model's training before YaRN; above 0.
     pub yarn_orig_ctx: Option<u32>,
-    /// YaRN's mix of extrapolation, 0.0 (all interpolated) or more.
+    /// How much YaRN extrapolates: 0.0 (everything is interpolated) or more.
     pub yarn_ext_factor: Option<f32>,
     /// YaRN's scale of attention, 0.0 or more.
     pub yarn_attn_factor: Option<f32>,
@@ -28,7 +29,7 @@ pub struct Rope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RopeScaling {
-    /// No scaling, even if the model has one.
+    /// No scaling, even if the model states a method.
     None,
     /// Scales all frequencies alike.
     Linear,
@@ -39,7 +40,7 @@ pub enum RopeScaling {
 }
 
 impl Rope {
-    /// Refuses values that llama.cpp would take as "the model's own", or that would yield nonsense.
+    /// Refuses values that llama.cpp would read as "the model's own value", and values without a meaning.
     pub(super) fn check(&self) -> Result<(), Error> {
         let numbers = [
             ("rope_freq_base", self.freq_base, true),

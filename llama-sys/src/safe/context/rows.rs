@@ -1,4 +1,4 @@
-//! Decoding of the rows that an encoder of images or sound has computed, as tokens of a sequence.
+//! Decoding of rows that an encoder of images or sound has computed. They become tokens of a sequence.
 
 use super::{Context, Position, SeqId};
 use crate::raw;
@@ -7,26 +7,26 @@ use crate::safe::call::{self, Error};
 /// Rows to decode in one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
-    /// The rows, one after the other, each as wide as the model's input.
+    /// The rows, one after the other; each row is as wide as the model's input.
     pub values: &'a [f32],
     /// The positions of each row: one number for each row, or four with M-RoPE.
     pub positions: &'a [Position],
     /// The sequence.
     pub seq: SeqId,
-    /// Whether each row attends to all others, as in an image of Gemma 3. All rows of the image must then be in one
+    /// Whether each row attends to all other rows, as in an image of Gemma 3. All rows of the image must then be in one
     /// call.
     pub is_non_causal: bool,
-    /// Whether the logits of the last row are wanted.
+    /// Whether the logits of the last row are computed.
     pub output_last: bool,
 }
 
 impl Context {
-    /// Computes rows of an encoder and adds them to the KV cache.
+    /// Decodes the rows that an encoder has computed, and adds them to the KV cache.
     ///
     /// # Errors
     ///
-    /// As [`decode`](Self::decode). [`Error::InvalidParameter`] also for rows of another width, another number of
-    /// positions, or more rows than `n_ubatch` if each attends to all others.
+    /// The errors of [`decode`](Self::decode). [`Error::InvalidParameter`] also for rows of the wrong width, for a
+    /// wrong number of positions, and for more than `n_ubatch` rows if each row attends to all others.
     pub fn decode_rows(&mut self, rows: &Rows<'_>) -> Result<(), Error> {
         self.check_usable()?;
         let n_rows = self.check_rows(rows)?;
@@ -52,7 +52,8 @@ impl Context {
         self.decoded(code, &outputs)
     }
 
-    /// Refuses rows on which llama.cpp would fail an assertion (llama-context.cpp, `decode`). Returns their number.
+    /// Refuses rows on which llama.cpp would fail an assertion (llama-context.cpp, `decode`). Returns the number of
+    /// rows.
     fn check_rows(&self, rows: &Rows<'_>) -> Result<usize, Error> {
         if self.model().is_no_alloc() {
             return Err(Error::parameter("no_alloc", true, "a model without data cannot compute"));

@@ -1,11 +1,12 @@
 //! Saves and restores the state of a sequence (KV cache, recurrent state).
 //!
-//! llama.cpp trusts the bytes that it restores. So a [`State`] holds the bytes that a context wrote, and the shapes of
-//! its model. The shapes are checked before llama.cpp reads a byte.
+//! llama.cpp trusts the bytes that it restores. So a [`State`] contains only bytes that a context wrote, together with
+//! the shapes of the context's model. The shapes are checked before llama.cpp reads a byte.
 //!
-//! The *partial* state is the part that cannot go back to an earlier token: a recurrent state, and the windows of
-//! layers with a shorter cache (`swa_full` off). Full attention keeps every token separately. So a sequence can go back
-//! to the point where its partial state was saved: llama.cpp's `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
+//! The *partial* state is the part of a state that cannot go back to an earlier token: a recurrent state, and the
+//! windows of layers with a shorter cache (`swa_full` off). Full attention keeps a separate entry for every token, so
+//! it can go back. A sequence with a partial state can go back only to a point where that partial state was saved
+//! (`LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY` in llama.cpp).
 
 use std::fmt;
 
@@ -14,7 +15,7 @@ use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
 
-/// The part of a sequence's state that is written and read.
+/// Which part of a sequence's state is written or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
@@ -47,7 +48,7 @@ impl State {
         &self.data
     }
 
-    /// The position after the last one that the sequence had when it was saved.
+    /// The position after the sequence's last one, at the time when the state was saved.
     pub fn end(&self) -> Position {
         self.end
     }
@@ -76,19 +77,20 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`save_state`](Self::save_state); [`Error::InvalidParameter`] for a memory [without a partial
+    /// The errors of [`save_state`](Self::save_state); [`Error::InvalidParameter`] for a memory [without a partial
     /// state](Self::has_partial_state).
     pub fn save_partial_state(&mut self, seq: SeqId) -> Result<State, Error> {
         self.save(seq, Part::Partial)
     }
 
-    /// Restores a state into a sequence. For a partial state, the sequence must hold the same tokens up to the state's
-    /// end; later ones are forgotten. After a failure the sequence is empty, and no other sequence is changed.
+    /// Restores a state into a sequence. For a partial state, the sequence must contain the same tokens up to the
+    /// state's end; its later tokens are forgotten. After a failure the sequence is empty, and no other sequence is
+    /// changed.
     ///
     /// # Errors
     ///
-    /// [`Error::State`] if the state comes from a model or cache with other shapes, does not fit, or ends behind the
-    /// sequence; otherwise as [`save_state`](Self::save_state).
+    /// [`Error::State`] if the state comes from a model or cache with other shapes, does not fit, or ends after the end
+    /// of the sequence. Otherwise the errors of [`save_state`](Self::save_state).
     pub fn restore_state(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
         self.check_part(seq, state.part)?;
         let restored = self.restore(seq, state);
@@ -98,7 +100,7 @@ impl Context {
         restored
     }
 
-    /// Whether the memory has a partial state. False for plain attention, whose partial state would be the whole state.
+    /// Whether the memory has a partial state. False for plain attention, whose partial state would be its whole state.
     pub fn has_partial_state(&self) -> bool {
         // SAFETY: the context lives; a missing memory is checked first.
         self.has_memory() && unsafe { raw::shim_memory_has_partial(self.as_ptr()) }
@@ -108,7 +110,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`save_partial_state`](Self::save_partial_state).
+    /// The errors of [`save_partial_state`](Self::save_partial_state).
     pub fn partial_state_bytes(&mut self, seq: SeqId) -> Result<u64, Error> {
         self.bytes_of(seq, Part::Partial)
     }
@@ -188,8 +190,8 @@ impl Context {
         Err(Error::parameter("model", self.model().description(), reason))
     }
 
-    /// A hash of the model's shapes and size. Two models with the same hash may still differ in weights; the
-    /// `autoplace` crate distinguishes them.
+    /// A hash of the model's shapes and size. Two models with the same hash may have different weights; the `autoplace`
+    /// crate tells them apart.
     fn fingerprint(&self) -> u64 {
         let model = self.model();
         let text = format!(

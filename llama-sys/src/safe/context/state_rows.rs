@@ -1,13 +1,13 @@
-//! The state of a sequence, divided by tokens: the rows that full attention keeps for each token, and the rest.
+//! The state of a sequence, divided into the rows that full attention keeps for each token, and the rest.
 //!
-//! llama.cpp writes the state of a whole sequence. Full attention keeps a row of keys and a row of values for each
-//! token and layer, and a row depends only on its token and the tokens before it. So the rows of the first tokens of a
-//! sequence are the state of these tokens, and the rows of several ranges can be put together. Windows and recurrent
-//! states cannot be divided. They follow the rows in the stream as the *rest*, which belongs to exactly the tokens that
-//! the sequence held.
+//! llama.cpp writes the state of a whole sequence. For each token and layer, full attention keeps a row of keys and a
+//! row of values. A row depends only on its token and on earlier tokens. So the rows of a sequence's first tokens are
+//! the state of just these tokens, and rows of several ranges can be joined. Windows and recurrent states cannot be
+//! divided. In the stream they come after the rows, as the *rest*. A rest belongs to exactly the tokens that were in
+//! the sequence.
 //!
-//! The stream is read as llama-kv-cache.cpp writes it (`state_write`). A stream that this reader does not understand to
-//! its last byte is [`None`]: such a state is not divided.
+//! The stream is read as llama-kv-cache.cpp writes it (`state_write`). If the reader does not understand a stream up to
+//! its last byte, the result is [`None`], and the state is not divided.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -20,22 +20,22 @@ use crate::safe::call::{self, Error};
 /// Bytes of `llama_kv_cell_ext`, which some models keep for each token.
 const EXT: usize = 12;
 
-/// Bytes of a cell in the stream without its `llama_kv_cell_ext`: its position, and its number of sequences.
+/// Bytes of a cell in the stream: its position, and its number of sequences. A `llama_kv_cell_ext` is not counted.
 const CELL: usize = 8;
 
-/// Maximum rows of a sequence in a cache with a `llama_kv_cell_ext` in each cell. A stream that states more rows has
-/// another layout.
+/// Maximum number of rows of a sequence, in a cache with a `llama_kv_cell_ext` in each cell. A stream with a higher
+/// number of rows has another layout.
 const MAX_CELLS: usize = 1 << 27;
 
-/// The byte in a written shape that marks a cache whose rows hold a position and a `llama_kv_cell_ext`.
+/// In the bytes of a shape, this byte marks a cache whose rows contain a position and a `llama_kv_cell_ext`.
 const WITH_POSITIONS: u8 = 2;
 
-/// Maximum bytes of a token in a lane, and maximum number of equal lanes, in the bytes of a shape. Bytes that state
-/// more do not describe a shape.
+/// The bytes of a shape may state at most this many bytes for a token in a lane, and this many equal lanes. Bytes with
+/// a higher number do not describe a shape.
 const MAX_LANE_BYTES: usize = 1 << 24;
 const MAX_LANES: u32 = 1 << 20;
 
-/// How the rows of a context's states are laid out. Contexts of the same model with the same cache types have the same
+/// How the rows of a context's states are laid out. All contexts of a model with the same cache types have the same
 /// shape, even if their sizes and placements differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowShape {
@@ -47,26 +47,27 @@ pub struct RowShape {
 /// One cache in the stream. Models with an indexer have two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Section {
-    /// Bytes of each token before its keys. They hold its position and its `llama_kv_cell_ext` if the cache keeps one:
-    /// with M-RoPE all rows of a picture have the same position. Otherwise 0.
+    /// For each token, the number of bytes before its keys. These bytes are the token's position and its
+    /// `llama_kv_cell_ext`, if the cache keeps that: with M-RoPE all rows of a picture have the same position. In all
+    /// other caches the number is 0.
     head: usize,
     /// The fixed fields before the layers: whether values are transposed, the number of layers, and the rotations.
     fixed: [u8; 16],
     lanes: Vec<Lane>,
 }
 
-/// Rows of equal size that lie together: those of a layer's keys or values. Transposed values have a lane for each
-/// dimension.
+/// Rows of equal size that are stored together: the rows of a layer's keys, or of a layer's values. For transposed
+/// values, each dimension has its own lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lane {
-    /// The bytes that the stream has before the rows.
+    /// The bytes in the stream before the lane's rows.
     header: Vec<u8>,
-    /// Bytes of each token.
+    /// Bytes that each token has in this lane.
     unit: usize,
 }
 
 impl RowShape {
-    /// Bytes of the rows of one token.
+    /// Bytes that one token has in all lanes together.
     pub fn row_bytes(&self) -> usize {
         self.units().sum()
     }
@@ -76,13 +77,13 @@ impl RowShape {
         self.has_rest
     }
 
-    /// The shape in bytes, to be stored with the rows.
+    /// The shape as bytes, which can be stored together with the rows.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.has_rest)];
         for Section { head, fixed, lanes } in &self.sections {
             bytes.push(if *head > 0 { WITH_POSITIONS } else { 0 });
             bytes.extend(fixed);
-            // Transposed values have a lane for each dimension, and these lanes are equal.
+            // For transposed values each dimension has its own lane, and these lanes are equal.
             for alike in lanes.chunk_by(|a, b| a.unit == b.unit && b.header.is_empty()) {
                 let Some(Lane { header, unit }) = alike.first() else { continue };
                 bytes.push(header.len() as u8);
@@ -95,7 +96,7 @@ impl RowShape {
         bytes
     }
 
-    /// The shape in these bytes; `None` for bytes that do not describe a shape.
+    /// The shape that these bytes describe; `None` if they do not describe a shape.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields { left: bytes, at: 0 };
         let has_rest = fields.flag()?;
@@ -126,25 +127,25 @@ impl RowShape {
         Some(Self { sections, has_rest })
     }
 
-    /// Bytes of one token in each lane, in the order of the stream.
+    /// For each lane, the bytes of one token. The lanes are in the order of the stream.
     fn units(&self) -> impl Iterator<Item = usize> + '_ {
         let of = |section: &Section| (section.head, section.lanes.iter().map(|lane| lane.unit).collect::<Vec<_>>());
         self.sections.iter().map(of).flat_map(|(head, lanes)| std::iter::once(head).chain(lanes))
     }
 }
 
-/// The rows of a sequence in its state's stream.
+/// The places of a sequence's rows in the stream of its state.
 #[derive(Debug, Clone)]
 pub struct StateRows {
     shape: RowShape,
     /// For each lane, in the order of [`RowShape::units`]: the offset of its first row in the stream, and the bytes
     /// from one row to the next.
     lanes: Vec<(u64, u64)>,
-    /// The row of each token, in the order of their positions.
+    /// For each token, the number of its row. The tokens are in the order of their positions.
     cells: Vec<u32>,
     /// The position of the first token.
     first: Position,
-    /// The range of the rest in the stream.
+    /// The place of the rest in the stream.
     rest: Range<u64>,
 }
 
@@ -169,7 +170,7 @@ impl StateRows {
         usize::try_from(self.rest.end - self.rest.start).unwrap_or(usize::MAX)
     }
 
-    /// The ranges of the stream that hold the rows of these cells, lane by lane. `cells` must be in ascending order.
+    /// The ranges of the stream with the rows of these cells, lane by lane.
     fn ranges(&self, cells: &[u32]) -> Vec<raw::shim_range> {
         let mut runs: Vec<Range<u32>> = Vec::new();
         for &cell in cells {
@@ -194,7 +195,7 @@ impl StateRows {
         ranges
     }
 
-    /// Brings the rows of each lane, which lie in the order of the sorted cells, into the order of `cells`.
+    /// In `data`, the rows of each lane are in the order of the sorted cells. Returns them in the order of `cells`.
     fn reorder(&self, data: &[u8], cells: &[u32], sorted: &[u32]) -> Vec<u8> {
         let mut ordered = Vec::with_capacity(data.len());
         let mut lane = data;
@@ -217,25 +218,25 @@ pub struct RowPiece<'a> {
     pub data: &'a [u8],
     /// Number of tokens in the piece.
     pub tokens: usize,
-    /// Number of tokens at its beginning that are wanted.
+    /// How many tokens at the beginning of the piece are wanted.
     pub wanted: usize,
 }
 
 impl Context {
-    /// Finds the rows of a sequence, without reading any. Returns `None` for a state that cannot be divided: a state of
-    /// another layout, or of a sequence that lacks a position after its first one or holds one twice. With M-RoPE the
-    /// rows of a picture have one position in time, and are distinguished by their places in the picture. Waits for
-    /// computations in progress.
+    /// Finds the rows of a sequence, without reading any. Returns `None` for a state that cannot be divided: it has
+    /// another layout, or between the sequence's first and last position a position is missing or occurs twice. With
+    /// M-RoPE all rows of a picture have the same position in time; they are told apart by their places in the picture.
+    /// Waits for computations in progress.
     ///
     /// # Errors
     ///
-    /// As [`save_state`](Self::save_state).
+    /// The errors of [`save_state`](Self::save_state).
     pub fn rows(&mut self, seq: SeqId) -> Result<Option<StateRows>, Error> {
         self.check_state(seq)?;
         let Some(end) = self.kv_seq_end(seq)? else { return Ok(None) };
         let (between, total) = self.between_rows(seq, false)?;
         let (of_rest, rest) = self.between_rows(seq, true)?;
-        // Plain attention has no rest. llama.cpp then writes an empty partial state, or in versions before 0.8 the
+        // Plain attention has no rest. Then llama.cpp writes an empty partial state; versions before 0.8 write the
         // whole state.
         let has_rest = self.has_partial_state() || (1..total).contains(&rest);
         let (rest, of_rest) = if has_rest { (rest, of_rest) } else { (0, Vec::new()) };
@@ -243,30 +244,30 @@ impl Context {
         Ok(parse(between, total, rest, usize::try_from(end).unwrap_or(0), has_rest))
     }
 
-    /// The rows of these tokens of a sequence: lane by lane, each lane in the order of the tokens. `rows` must be
-    /// [found](Self::rows) anew after each change of the sequence.
+    /// The rows of these tokens of a sequence: lane by lane, each lane in the order of the tokens. After each change of
+    /// the sequence, `rows` must be [found](Self::rows) again.
     ///
     /// # Errors
     ///
-    /// As [`save_state`](Self::save_state); [`Error::State`] for tokens that the sequence does not have.
+    /// The errors of [`save_state`](Self::save_state); [`Error::State`] for tokens that the sequence does not have.
     pub fn read_rows(&mut self, seq: SeqId, rows: &StateRows, tokens: Range<usize>) -> Result<Vec<u8>, Error> {
         let count = tokens.len();
         let cells = rows.cells.get(tokens).ok_or_else(|| refused("it has no such tokens"))?;
         let mut sorted = cells.to_vec();
         sorted.sort_unstable();
         let data = self.read_ranges(seq, &rows.ranges(&sorted), rows.shape.row_bytes() * count)?;
-        // The order of cells differs from the order of tokens if the cache has begun again at its first cell.
+        // The cells have another order than the tokens if the cache was full and continued at its first cell.
         Ok(if cells == sorted { data } else { rows.reorder(&data, cells, &sorted) })
     }
 
-    /// The rows of these tokens in pieces of `piece` tokens; the last piece may have fewer. Each piece has the bytes of
-    /// `before`, and then the rows as [`read_rows`](Self::read_rows) returns them. This is faster than one call of
-    /// `read_rows` for each piece: llama.cpp passes over all cells of the sequence only once, and the bytes are copied
-    /// once less.
+    /// The rows of these tokens in pieces of `piece` tokens; the last piece may have fewer. Each piece begins with the
+    /// bytes of `before`. The rows follow, as [`read_rows`](Self::read_rows) returns them. This is faster than a call
+    /// of `read_rows` for each piece: llama.cpp goes over the sequence's cells only once, and the bytes are copied one
+    /// time less.
     ///
     /// # Errors
     ///
-    /// As [`read_rows`](Self::read_rows).
+    /// The errors of [`read_rows`](Self::read_rows).
     pub fn read_pieces(
         &mut self,
         seq: SeqId,
@@ -287,7 +288,7 @@ impl Context {
             return Ok(pieces.all);
         }
         let user = (&raw mut pieces).cast();
-        // SAFETY: `add_to_pieces` takes these pieces, which outlive the call.
+        // SAFETY: `add_to_pieces` takes a pointer to these pieces, which outlive the call.
         unsafe { self.write_ranges(seq, &rows.ranges(cells), add_to_pieces, user) }?;
         let read: usize = pieces.all.iter().map(|piece| piece.len() - before.len()).sum();
         if read == bytes {
@@ -300,7 +301,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`save_state`](Self::save_state).
+    /// The errors of [`save_state`](Self::save_state).
     pub fn read_rest(&mut self, seq: SeqId, rows: &StateRows) -> Result<Vec<u8>, Error> {
         self.read_rest_part(seq, rows, 0..rows.rest_bytes())
     }
@@ -309,7 +310,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`save_state`](Self::save_state); [`Error::State`] for bytes that the rest does not have.
+    /// The errors of [`save_state`](Self::save_state); [`Error::State`] for bytes beyond the end of the rest.
     pub fn read_rest_part(&mut self, seq: SeqId, rows: &StateRows, part: Range<usize>) -> Result<Vec<u8>, Error> {
         if part.end > rows.rest_bytes() {
             return Err(refused(format!("its rest has no bytes {part:?}")));
@@ -318,12 +319,12 @@ impl Context {
         self.read_ranges(seq, &[raw::shim_range { from, size }], part.len())
     }
 
-    /// Puts rows and a rest into a sequence, which then holds exactly the wanted tokens of the pieces, the first one at
-    /// position 0. After a failure the sequence is empty, and no other sequence is changed.
+    /// Puts rows and a rest into a sequence. The sequence then contains exactly the wanted tokens of the pieces, and
+    /// its first token is at position 0. After a failure the sequence is empty, and no other sequence is changed.
     ///
     /// # Errors
     ///
-    /// [`Error::State`] if the pieces do not fit the shape, or the context refuses them; otherwise as
+    /// [`Error::State`] if the pieces do not fit the shape, or the context refuses them. Otherwise the errors of
     /// [`save_state`](Self::save_state).
     pub fn write_rows(
         &mut self,
@@ -335,11 +336,11 @@ impl Context {
         self.write_rows_from(seq, 0, shape, pieces, rest)
     }
 
-    /// As [`write_rows`](Self::write_rows), with the first token at position `first`.
+    /// As [`write_rows`](Self::write_rows), but the first token is at position `first`.
     ///
     /// # Errors
     ///
-    /// As [`write_rows`](Self::write_rows).
+    /// The errors of [`write_rows`](Self::write_rows).
     pub fn write_rows_from(
         &mut self,
         seq: SeqId,
@@ -390,13 +391,13 @@ impl Context {
         Err(refused(format!("it ends at {end}, and the restored sequence at {held}")))
     }
 
-    /// The bytes that lie between the rows of tensors in a state, and the length of the whole state.
+    /// The bytes of a state that lie between the rows of tensors, and the length of the whole state.
     fn between_rows(&mut self, seq: SeqId, partial: bool) -> Result<(Vec<u8>, u64), Error> {
         let mut data: Vec<u8> = Vec::new();
         let ctx = self.as_ptr();
         let user = (&raw mut data).cast();
         // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `put` is called only
-        // during the call, with bytes that outlive it. No ranges are read without a pointer to them.
+        // during the call, with bytes that outlive it. There are no ranges, so the pointer to them is not read.
         let total = call::checked(|error| unsafe {
             raw::shim_state_write_ranges(ctx, seq, partial, std::ptr::null(), 0, Some(put), user, error)
         });
@@ -413,7 +414,7 @@ impl Context {
             return Ok(data);
         }
         let user = (&raw mut data).cast();
-        // SAFETY: `put` takes these bytes, which outlive the call.
+        // SAFETY: `put` takes a pointer to these bytes, which outlive the call.
         unsafe { self.write_ranges(seq, ranges, put, user) }?;
         if data.len() == bytes {
             return Ok(data);
@@ -425,8 +426,8 @@ impl Context {
     ///
     /// # Safety
     ///
-    /// `user` points to the value that `to` expects. The value lives until the call returns, and nobody else uses it
-    /// meanwhile.
+    /// `user` points to the value that `to` expects. The value must live until the call returns, and nobody else may
+    /// use it meanwhile.
     unsafe fn write_ranges(
         &mut self,
         seq: SeqId,
@@ -445,15 +446,15 @@ impl Context {
     }
 }
 
-/// Pieces that are filled lane by lane, as llama.cpp writes the rows of all of their tokens.
+/// Pieces that are filled lane by lane, because llama.cpp writes each lane's rows for all tokens together.
 #[derive(Debug)]
 struct Pieces {
     all: Vec<Vec<u8>>,
-    /// Bytes of one token in each lane that is not empty.
+    /// For each lane that is not empty, the bytes of one token.
     units: Vec<usize>,
     /// Number of tokens in each piece.
     tokens: Vec<usize>,
-    /// The lane and the piece that get the next bytes, and the number of bytes that are left for them.
+    /// The lane and the piece into which the next bytes go, and how many bytes are still to come for them.
     lane: usize,
     piece: usize,
     left: usize,
@@ -478,7 +479,7 @@ impl Pieces {
         Ok(Self { all, units, tokens, lane: 0, piece: 0, left })
     }
 
-    /// Appends the next bytes. Returns false if there are more bytes than the pieces have room for.
+    /// Appends the next bytes. Returns false if there is not enough room in the pieces.
     fn add(&mut self, mut data: &[u8]) -> bool {
         while !data.is_empty() {
             let Some(piece) = self.all.get_mut(self.piece).filter(|_| self.left > 0) else { return false };
@@ -500,16 +501,16 @@ impl Pieces {
 
 /// Appends bytes that llama.cpp writes to the [`Pieces`] that `user` points to.
 unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size: usize) -> bool {
-    // SAFETY: `read_pieces` passes its pieces, which nobody else uses during the call.
+    // SAFETY: `read_pieces` passes a pointer to its pieces, which nobody else uses during the call.
     let pieces = unsafe { &mut *user.cast::<Pieces>() };
     // SAFETY: there are `size` bytes (native/shim.cpp, range_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    // Nothing panics, because the pieces have reserved room for all bytes that `add` takes.
+    // `add` cannot panic, because room for all of its bytes was reserved.
     pieces.add(data)
 }
 
-/// The stream of a sequence with the wanted tokens of the pieces at the positions from `first` on. `streams` is the
-/// number of streams of the context's caches; the sequence is in one of them.
+/// The stream of a sequence that contains the wanted tokens of the pieces, at the positions from `first` on. `streams`
+/// is the number of streams in each of the context's caches; the sequence lies in only one of them.
 fn assemble<'a>(
     shape: &RowShape,
     streams: u32,
@@ -518,7 +519,7 @@ fn assemble<'a>(
     rest: &'a [u8],
 ) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
-    // The offset of the current lane in one token's row.
+    // In the row of one token, the offset of the current lane.
     let mut before = 0;
     for section in &shape.sections {
         let mut head = streams.to_le_bytes().to_vec();
@@ -536,7 +537,7 @@ fn assemble<'a>(
                         head.extend(1u32.to_le_bytes());
                     }
                 }
-                // llama.cpp does not read the number of the sequence.
+                // This is the sequence's number, which llama.cpp does not read.
                 head.extend(0u32.to_le_bytes());
             }
             head.extend(section.fixed);
@@ -557,7 +558,7 @@ fn assemble<'a>(
     parts
 }
 
-/// The highest position of the wanted rows; `None` if the rows have no positions.
+/// The highest position of the wanted rows; `None` if the rows contain no positions.
 fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
     let head = shape.sections.first()?.head;
     let cells = pieces.iter().flat_map(|piece| lane_of(*piece, 0, head).chunks(head.max(1)));
@@ -565,14 +566,15 @@ fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> 
     cells.filter_map(position).max()
 }
 
-/// The wanted rows of a lane in a piece. `before` is the number of bytes that the lanes before it take of each token.
+/// The rows of one lane that are wanted of a piece. `before` is the number of bytes that each token has in the earlier
+/// lanes.
 fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
     let from = before * piece.tokens;
     &piece.data[from..from + unit * piece.wanted]
 }
 
-/// Reads the bytes between the rows. The state has `total` bytes, and the last `rest` of them cannot be divided. The
-/// last position of the sequence is before `end_position`.
+/// Reads the bytes between the rows. The state has `total` bytes, and the last `rest` of them cannot be divided. All
+/// positions of the sequence are below `end_position`.
 fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: bool) -> Option<StateRows> {
     let end = total.checked_sub(rest)?;
     let mut sections = Vec::new();
@@ -585,8 +587,8 @@ fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: b
     };
     let mut fields = Fields { left: between, at: 0 };
     while !fields.left.is_empty() {
-        // The stream does not state the number of layers with values. All layers have them, or none if the keys hold
-        // the values too (MLA).
+        // The stream does not state how many layers have values. Either all layers have them, or no layer has them
+        // because the keys contain the values (MLA).
         let (FoundSection { section, lanes, cells, first }, next) = [true, false]
             .into_iter()
             .flat_map(|values| [0, EXT].map(|ext| (values, ext)))
@@ -612,7 +614,7 @@ fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: b
     (fields.at == end).then_some(rows)
 }
 
-/// A reader of fields: the bytes that are left, and the offset in the stream.
+/// A reader of fields, with the bytes that it has not read yet and their offset in the stream.
 #[derive(Debug, Clone, Copy)]
 struct Fields<'a> {
     left: &'a [u8],
@@ -646,15 +648,15 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Passes over the rows of a lane.
+    /// Skips the rows of a lane. Returns their offset in the stream.
     fn skip(&mut self, unit: usize, tokens: usize) -> Option<u64> {
         let first = self.at;
         self.at = first.checked_add((unit as u64).checked_mul(tokens as u64)?)?;
         Some(first)
     }
 
-    /// Reads a cache of a sequence whose last position is before `end`. Each cell has `ext` bytes of
-    /// `llama_kv_cell_ext`. `values` is whether the layers have values.
+    /// Reads a cache of a sequence whose positions are below `end`. Each cell has `ext` bytes for a
+    /// `llama_kv_cell_ext`. `values` says whether the layers have values.
     fn section(&mut self, values: bool, ext: usize, end: usize) -> Option<FoundSection> {
         let streams = self.u32().filter(|streams| (1..=1 << 16).contains(streams))?;
         let mut found = None;
@@ -675,10 +677,10 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// Reads the stream of a sequence of `tokens` tokens that begins at the position `first`.
+    /// Reads a stream with a sequence of `tokens` tokens, the first of which is at position `first`.
     fn stream(&mut self, values: bool, ext: usize, tokens: usize, first: u32) -> Option<FoundSection> {
         let (begin, step) = (self.at, (12 + ext) as u64);
-        // The place of each cell: the position and, with a `llama_kv_cell_ext`, the row and column in a picture.
+        // For each cell its place: the position and, with a `llama_kv_cell_ext`, the row and column in a picture.
         let mut found = Vec::new();
         for cell in 0..u32::try_from(tokens).ok()? {
             let position = self.u32()?;

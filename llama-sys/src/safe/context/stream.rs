@@ -1,4 +1,4 @@
-//! The stream in which llama.cpp writes and reads the state of a sequence: the two callbacks of the shim.
+//! The stream with which llama.cpp writes and reads the state of a sequence: the two callbacks for the shim.
 
 use std::ffi::c_void;
 
@@ -6,7 +6,7 @@ use super::{Context, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
 
-/// A part of a stream that llama.cpp restores.
+/// A part of a stream from which llama.cpp restores a sequence.
 #[derive(Debug)]
 pub(super) enum Part<'a> {
     Made(Vec<u8>),
@@ -29,13 +29,13 @@ impl Part<'_> {
 /// The parts of a stream that llama.cpp has not read yet.
 struct Left<'a> {
     parts: &'a [Part<'a>],
-    /// Bytes of the first part that llama.cpp has read already.
+    /// The number of bytes of the first part that llama.cpp has already read.
     at: usize,
 }
 
 impl Context {
-    /// Reads a stream into a sequence. The context must have a memory, and the sequence must exist. A failure may leave
-    /// a part of the stream in the sequence.
+    /// Reads a stream into a sequence. The context must have a memory, and the sequence must exist. If this fails, the
+    /// sequence may contain a part of the stream.
     pub(super) fn read_parts(&mut self, seq: SeqId, partial: bool, parts: &[Part<'_>]) -> Result<(), Error> {
         let size = parts.iter().map(Part::len).sum();
         let ctx = self.as_ptr();
@@ -60,12 +60,12 @@ pub(super) fn refused(reason: impl Into<String>) -> Error {
 
 /// Appends bytes that llama.cpp writes to the `Vec<u8>` that `user` points to.
 pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
-    // SAFETY: whoever passes this function to the shim passes its `Vec<u8>` with it, and nobody else uses that during
-    // the call.
+    // SAFETY: together with this function, the shim gets a pointer to a `Vec<u8>`, which nobody else uses during the
+    // call.
     let to = unsafe { &mut *user.cast::<Vec<u8>>() };
     // SAFETY: there are `size` bytes (native/shim.cpp, stream_writer and range_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    // A failed reservation must not panic, because a panic must not unwind into C++.
+    // If there is no memory, this must not panic, because a panic must not unwind into C++.
     let has_room = to.try_reserve(size).is_ok();
     if has_room {
         to.extend_from_slice(data);
@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size
     has_room
 }
 
-/// Copies the next bytes of the parts that are left to llama.cpp's buffer.
+/// Copies the next bytes of the remaining parts to llama.cpp's buffer.
 unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
     // SAFETY: `read_parts` passes the parts that are left, which nobody else uses meanwhile.
     let left = unsafe { &mut *user.cast::<Left<'_>>() };

@@ -1,4 +1,4 @@
-//! The one initialisation of llama.cpp per process.
+//! The initialisation of llama.cpp, which happens once per process.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -11,8 +11,8 @@ use crate::safe::build::{cpu_has, missing, required};
 use crate::safe::call::text::{owned, path_to_c};
 use crate::safe::call::{self, Error, log};
 
-/// Proof that llama.cpp is initialised. Calls that need llama.cpp run [`Backend::init`] themselves; applications need a
-/// `Backend` only to list devices or to add devices of another machine.
+/// Proof that llama.cpp is initialised. Calls that need llama.cpp run [`Backend::init`] themselves. An application
+/// needs a `Backend` only to list devices, or to add devices of another machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend(());
 
@@ -20,18 +20,18 @@ static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
     /// Initialises llama.cpp once: checks the CPU and routes the log into `tracing`. With `dynamic-backends` it loads
-    /// the backends beside the program or, for a program in cargo's target folder, those in the folder of their build.
-    /// With `prebuilt-runtime` it opens the runtime first. Later calls cost nothing.
+    /// the backends from the program's folder. For a program in cargo's target folder, it loads them from the folder
+    /// where they were built. With `prebuilt-runtime` it opens the runtime first. Later calls cost nothing.
     ///
     /// During this call ggml sets environment variables (`KMP_BLOCKTIME`, and `AGX_RELAX_CDM_CTXSTORE_TIMEOUT` for
-    /// Metal) with C's `setenv`. So call it before starting threads that read the environment through C.
+    /// Metal) with C's `setenv`. So call `init` before you start threads that read the environment through C.
     ///
     /// # Errors
     ///
     /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU; [`Error::Call`]
     /// when a backend fails to start. With `prebuilt-runtime`, `Error::Runtime` if there is no runtime to open.
     pub fn init() -> Result<Self, Error> {
-        // A failed attempt is repeated: the application may have installed a runtime since.
+        // A failed attempt is not remembered, because the application may install a runtime before the next call.
         #[cfg(feature = "prebuilt-runtime")]
         runtime::open()?;
         INIT.get_or_init(|| {
@@ -52,7 +52,7 @@ impl Backend {
         .clone()
     }
 
-    /// Every device that ggml knows, including the CPU, in ggml's order.
+    /// Every device that ggml knows, including the CPU, in the order of ggml's list.
     pub fn devices(self) -> Vec<Device> {
         let _unchanged = registry::reading();
         // SAFETY: the registry is initialised, and does not change meanwhile.
@@ -62,7 +62,8 @@ impl Backend {
         (0..count).filter_map(device).collect()
     }
 
-    /// Names of the registered backends, including those without a device: `CUDA` in a CUDA build without a card.
+    /// Names of the registered backends. Backends without a device are included, such as `CUDA` in a CUDA build on a
+    /// machine without a card.
     pub fn names(self) -> Vec<String> {
         let _unchanged = registry::reading();
         // SAFETY: the registry is initialised, and does not change meanwhile.
@@ -73,8 +74,8 @@ impl Backend {
     }
 }
 
-/// Why devices may be missing: better runtimes that were passed over, and backends of the open runtime that ggml could
-/// not load. Empty before a runtime is open.
+/// Reasons why devices may be missing: better runtimes that could not be used, and backends of the open runtime that
+/// ggml could not load.
 #[cfg(feature = "prebuilt-runtime")]
 pub fn shortcomings() -> Vec<String> {
     let Some(choice) = runtime::opened() else { return Vec::new() };
@@ -84,7 +85,7 @@ pub fn shortcomings() -> Vec<String> {
     choice.passed_over.iter().map(ToString::to_string).chain(missing).collect()
 }
 
-/// Loads the backends. Loadable backends are not registered at the start of the process, not even the CPU's.
+/// Loads the backends. If backends are loadable, none is registered when the process starts, not even the CPU's.
 #[cfg(feature = "prebuilt-runtime")]
 fn load_dynamic_backends() {
     if let Some(choice) = runtime::opened()
@@ -94,7 +95,7 @@ fn load_dynamic_backends() {
     }
 }
 
-/// Loads the backends. Loadable backends are not registered at the start of the process, not even the CPU's.
+/// Loads the backends. If backends are loadable, none is registered when the process starts, not even the CPU's.
 #[cfg(not(feature = "prebuilt-runtime"))]
 fn load_dynamic_backends() {
     let Some(built) = option_env!("LLAMA_SYS_BACKEND_DIR") else {
@@ -109,7 +110,7 @@ fn load_dynamic_backends() {
 /// Loads the backends of the first folder that contains any.
 fn load_from<'a>(folders: impl IntoIterator<Item = &'a Path>) {
     for dir in folders {
-        // SAFETY: the registry is initialised; this looks a CPU device up by its type.
+        // SAFETY: the registry is initialised, and this call only looks for a CPU device in it.
         let cpu = unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) };
         if !cpu.is_null() || !dir.is_dir() {
             continue;
@@ -124,12 +125,12 @@ fn load_from<'a>(folders: impl IntoIterator<Item = &'a Path>) {
     }
 }
 
-/// The folders to search for backends: the program's own, and then the folder of the build if the program lies in the
-/// same target folder. A program elsewhere does not search the build's folder: on another machine anyone may have
+/// The folders to search for backends: first the program's folder, then the build's folder if the program lies in the
+/// same target folder. A program elsewhere does not search the build's folder. On another machine, anyone may have
 /// created a folder of that name, and its libraries would run in this process.
 #[cfg(not(feature = "prebuilt-runtime"))]
 fn backend_folders<'a>(program: &'a Path, built: &'a Path) -> Vec<&'a Path> {
-    // target/debug/build/autoplace-llama-sys-0123456789abcdef/out
+    // An example of this folder: target/debug/build/autoplace-llama-sys-0123456789abcdef/out
     let profile = Path::new(env!("OUT_DIR")).ancestors().nth(3);
     let profile = profile.and_then(|folder| folder.canonicalize().ok());
     let is_here = profile.is_some_and(|folder| program.starts_with(folder));

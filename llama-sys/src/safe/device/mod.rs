@@ -24,8 +24,8 @@ pub struct Device {
     raw: NonNull<raw::ggml_backend_device>,
 }
 
-// SAFETY: a device is an entry of ggml's registry that is never moved or freed while it is registered. Its queries read
-// constants or ask the driver, and backends guard what they cache (ggml-backend.cpp passes devices between threads the
+// SAFETY: a device is an entry of ggml's registry that is never moved or freed while it is registered. Queries read
+// constants or ask the driver, and a backend guards its caches (ggml-backend.cpp passes devices between threads the
 // same way).
 unsafe impl Send for Device {}
 // SAFETY: as above.
@@ -67,7 +67,7 @@ impl Device {
 
     /// ggml's name, such as `CUDA0`. It is unique in the process.
     pub fn name(&self) -> String {
-        // SAFETY: the device is registered; the string lives as long as it does.
+        // SAFETY: the device is registered, and the string lives as long as the device.
         unsafe { owned(raw::ggml_backend_dev_name(self.as_ptr())) }
     }
 
@@ -104,7 +104,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the driver fails to answer.
+    /// [`Error::Call`] if the driver does not answer.
     pub fn memory(&self) -> Result<DeviceMemory, Error> {
         let (mut free, mut total) = (0, 0);
         call::checked(|error| {
@@ -116,19 +116,20 @@ impl Device {
     }
 
     /// Whether a model with layers on this device is memory-mapped under [`LoadMode::Auto`](crate::LoadMode::Auto)
-    /// (llama-model.cpp, `load_tensors`). False for most devices that share the host's memory.
+    /// (llama-model.cpp, `load_tensors`). False for most devices that use the host's memory.
     pub fn lets_files_be_mapped(&self) -> bool {
         self.props().is_some_and(|props| props.caps.mmap_support)
     }
 
-    /// Whether the device offers host memory that its driver pins. If a device of a load does, the weights on the host
-    /// lie in that memory, or in plain memory if the file is mapped. They are then never rearranged for the CPU
-    /// (llama-model.cpp, `make_cpu_buft_list`).
+    /// Whether the device offers host memory that its driver pins. If a load uses such a device, the weights on the
+    /// host lie in pinned memory, or in plain memory if the file is mapped. In both cases they are never rearranged for
+    /// the CPU (llama-model.cpp, `make_cpu_buft_list`).
     pub fn pins_host_memory(&self) -> bool {
         self.buffer_type(true).is_ok_and(|buft| !buft.is_null())
     }
 
-    /// The buffer type of the device's own memory, or with `pinned` of the host memory that its driver pins.
+    /// The buffer type of the device's own memory. With `pinned`, the buffer type of the host memory that the device's
+    /// driver pins.
     pub(crate) fn buffer_type(&self, pinned: bool) -> Result<raw::ggml_backend_buffer_type_t, Error> {
         // SAFETY: the device is registered.
         call::checked(|error| unsafe { raw::shim_device_buft(self.as_ptr(), pinned, error) })

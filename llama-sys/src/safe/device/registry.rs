@@ -1,10 +1,9 @@
-//! Guards of ggml's registry: for reading it, and for changing it while no thread reads it.
+//! Guards for ggml's registry: one for reading it, and one for changing it while no thread reads it.
 //!
-//! The registry is two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads them
-//! while it loads a model and makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp, the
-//! constructor). So those calls, and calls that list devices, hold a [`Reading`]; a change waits until no reading is
-//! held. Readers never wait for each other, not even behind a waiting change, so that a progress callback may list
-//! devices.
+//! The registry consists of two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads
+//! them while it loads a model and while it makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp,
+//! the constructor). So these calls, and calls that list devices, keep a [`Reading`]. A change waits until no `Reading`
+//! exists. A reader waits for no other reader, even if a change is waiting. So a progress callback may list devices.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -21,11 +20,11 @@ struct Entry(raw::ggml_backend_reg_t);
 unsafe impl Send for Entry {}
 
 struct State {
-    /// The number of [`Reading`]s that are held.
+    /// The number of [`Reading`]s that exist.
     readings: usize,
     /// The added entries that ggml lists.
     listed: Vec<Entry>,
-    /// Entries to remove as soon as no reading is held.
+    /// Entries that are removed as soon as no [`Reading`] exists.
     leaving: Vec<Entry>,
 }
 
@@ -33,7 +32,7 @@ static STATE: Mutex<State> = Mutex::new(State { readings: 0, listed: Vec::new(),
 static NOBODY_READS: Condvar = Condvar::new();
 
 thread_local! {
-    /// The number of readings that this thread holds. A thread cannot wait for its own readings to end.
+    /// The number of [`Reading`]s of this thread. A thread must not wait until its own readings have ended.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -41,7 +40,7 @@ fn lock() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While a reading is held, ggml's registry does not change. A reading cannot move to another thread.
+/// While such a value exists, ggml's registry does not change. It cannot move to another thread.
 #[must_use]
 pub(crate) struct Reading(PhantomData<*const ()>);
 
@@ -64,15 +63,15 @@ impl Drop for Reading {
     }
 }
 
-/// While this guard is held, only its thread may change ggml's registry, and nobody may read it.
+/// While such a guard exists, only its thread may change ggml's registry, and nobody may read the registry.
 #[must_use]
 pub(crate) struct Changing(MutexGuard<'static, State>);
 
-/// Waits until no reading is held. The holder of the result must not take a [`Reading`].
+/// Waits until no [`Reading`] exists. A thread with the returned guard must not make a [`Reading`].
 ///
 /// # Errors
 ///
-/// [`Error::InvalidParameter`] on a thread that holds a reading, because the thread would wait for itself.
+/// [`Error::InvalidParameter`] on a thread that has a [`Reading`], because the thread would wait for itself.
 pub(crate) fn changing() -> Result<Changing, Error> {
     if HERE.get() > 0 {
         return Err(Error::parameter(
@@ -90,11 +89,12 @@ pub(crate) fn changing() -> Result<Changing, Error> {
 }
 
 impl Changing {
-    /// Adds an entry, which [`remove`] removes again.
+    /// Adds an entry. [`remove`] removes it again.
     ///
     /// # Safety
     ///
-    /// The entry lives until the process ends, is listed at most once, and its callbacks take no lock of this file.
+    /// The entry must live until the process ends and may be listed at most once. Its callbacks must take no lock of
+    /// this file.
     pub(crate) unsafe fn add(&mut self, entry: raw::ggml_backend_reg_t) {
         // SAFETY: the caller promises that the entry is valid. Nobody reads the registry, and the lock keeps others
         // from changing it.
@@ -102,13 +102,14 @@ impl Changing {
         self.0.listed.push(Entry(entry));
     }
 
-    /// Whether an added entry is still listed.
+    /// Whether an entry of this crate is listed.
     pub(crate) fn lists(&self, entry: raw::ggml_backend_reg_t) -> bool {
         self.0.listed.contains(&Entry(entry))
     }
 }
 
-/// Removes an entry that [`Changing::add`] added: now, or when the last reading ends. Never waits.
+/// Removes an entry that [`Changing::add`] added. If a [`Reading`] exists, the last one removes the entry when it ends.
+/// This call never waits.
 pub(crate) fn remove(entry: raw::ggml_backend_reg_t) {
     let mut state = lock();
     state.leaving.push(Entry(entry));
@@ -118,7 +119,7 @@ pub(crate) fn remove(entry: raw::ggml_backend_reg_t) {
 }
 
 impl State {
-    /// Removes the entries of `leaving`. Called only while no reading is held.
+    /// Removes the entries of `leaving`. May only be called while no [`Reading`] exists.
     fn sweep(&mut self) {
         for entry in std::mem::take(&mut self.leaving) {
             let Some(index) = self.listed.iter().position(|listed| *listed == entry) else { continue };
@@ -131,7 +132,7 @@ impl State {
     }
 }
 
-/// Whether an added entry is listed. Does not wait for readers.
+/// Whether an entry of this crate is listed. Does not wait for readers.
 #[cfg(test)]
 pub(crate) fn is_listed(entry: raw::ggml_backend_reg_t) -> bool {
     lock().listed.contains(&Entry(entry))

@@ -1,7 +1,7 @@
-//! Devices of other machines, by llama.cpp's RPC backend: its client and its server.
+//! Devices of other machines, through the client and the server of llama.cpp's RPC backend.
 //!
-//! llama.cpp ends the process if a connection fails. So this module first checks whether a server answers, and which
-//! version of the protocol it speaks.
+//! llama.cpp ends the process if a connection fails. So this module first checks that a server answers, and that it
+//! speaks the same version of the protocol.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -13,17 +13,17 @@ use super::{Device, registry};
 use crate::raw;
 use crate::safe::call::{self, Error};
 
-/// How long an rpc-server may take to accept a connection, and then to answer the first message.
+/// How long an rpc-server may take to accept a connection. The same time applies to its answer to the first message.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The first message: its number, and the length of the client's capabilities (ggml-rpc.cpp, `RPC_CMD_HELLO`;
+/// The first message: its number, then the length of the client's capabilities (ggml-rpc.cpp, `RPC_CMD_HELLO`;
 /// transport.h, `RPC_CONN_CAPS_SIZE`).
 const HELLO: u8 = 14;
 const CAPS: usize = 24;
 
 impl Backend {
     /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc`
-    /// feature. A server has one client at a time.
+    /// feature. A server serves one client at a time.
     ///
     /// If the connection drops later, llama.cpp ends the process.
     ///
@@ -61,16 +61,16 @@ impl Backend {
         Ok((0..count).filter_map(device).collect())
     }
 
-    /// Serves devices of this machine to other machines, to one client after the other, as llama.cpp's `rpc-server`
-    /// does. `threads` is the number of threads of a CPU device. Needs the `rpc` feature. Anyone who reaches the
-    /// endpoint (`address:port`) can read and write this process's memory: there is no authentication.
+    /// Serves devices of this machine to other machines, one client after the other, as llama.cpp's `rpc-server` does.
+    /// A CPU device computes with `threads` threads. Needs the `rpc` feature. Anyone who reaches the endpoint
+    /// (`address:port`) can read and write this process's memory: there is no authentication.
     ///
     /// # Errors
     ///
-    /// The call returns only with an error: [`Error::InvalidParameter`] for an endpoint at which the process cannot
-    /// listen, [`Error::Call`] if this build has no RPC backend, or when the server ends.
+    /// The call returns only with an error. [`Error::InvalidParameter`] for an endpoint at which the process cannot
+    /// listen. [`Error::Call`] if this build has no RPC backend, or when the server ends.
     pub fn serve_rpc(self, endpoint: SocketAddr, devices: &[Device], threads: usize) -> Error {
-        // llama.cpp's server would only print that it cannot listen, so this is tried first.
+        // If llama.cpp's server cannot listen, it only prints a message. So listening is tried here first.
         if let Err(error) = std::net::TcpListener::bind(endpoint) {
             return Error::parameter("endpoint", endpoint, error.to_string());
         }
@@ -97,7 +97,7 @@ fn address(endpoint: &str) -> Result<CString, Error> {
     CString::new(endpoint).map_err(|_| Error::parameter("endpoint", endpoint, "an address must not contain a NUL byte"))
 }
 
-/// The version of the protocol that a server speaks, or the reason why it did not answer.
+/// The version of the protocol that a server speaks, or the reason why the server gave no answer.
 fn version(endpoint: &str) -> Result<[u8; 3], String> {
     let addresses = endpoint.to_socket_addrs().map_err(|e| format!("an endpoint must be written as host:port: {e}"))?;
     let mut last = "the name has no address".to_owned();
@@ -122,7 +122,7 @@ fn unanswered(error: &io::Error) -> String {
     }
 }
 
-/// Sends the first message, and reads the answer.
+/// Sends the first message, and reads the answer to it.
 fn hello(mut stream: TcpStream) -> io::Result<[u8; 3]> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -132,7 +132,7 @@ fn hello(mut stream: TcpStream) -> io::Result<[u8; 3]> {
     stream.write_all(&message)?;
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
-    // The answer has the version, a byte of padding, and the server's capabilities.
+    // The answer consists of the version, a byte of padding, and the server's capabilities.
     if u64::from_le_bytes(length) != 4 + CAPS as u64 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "its first answer has another length"));
     }
@@ -148,7 +148,7 @@ mod tests {
 
     use super::{CAPS, version};
 
-    /// The result of `version` for a server that sends this answer to the first message.
+    /// The result of `version` if a server answers the first message with these bytes.
     fn version_of(answer: &'static [u8]) -> Result<[u8; 3], String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! CPU threads that compute graphs. The threads of a pool sleep when they have nothing to do (`native/wait.h`).
+//! CPU threads that compute graphs. The threads of a pool sleep while there is no graph to compute (`native/wait.h`).
 //!
 //! A build with OpenMP has no pools: OpenMP's runtime keeps the threads, and decides how they wait.
 
@@ -14,12 +14,12 @@ pub(crate) struct Threadpool {
     n_threads: u32,
 }
 
-// SAFETY: ggml binds a pool to no thread: the thread that computes a graph acts as the pool's first thread meanwhile
+// SAFETY: a pool belongs to no thread: the thread that computes a graph acts as the pool's first thread meanwhile
 // (ggml-cpu.c, `ggml_graph_compute`).
 unsafe impl Send for Threadpool {}
 
 impl Threadpool {
-    /// Starts `n_threads - 1` threads; the calling thread of a computation is the remaining one.
+    /// Starts `n_threads - 1` threads. The thread that asks for a computation takes part in it as the last one.
     pub(crate) fn new(n_threads: u32) -> Result<Self, Failure> {
         let raw = call::accepted(
             // SAFETY: plain numbers; callers have compared `n_threads` with ggml's limit.
@@ -34,17 +34,17 @@ impl Threadpool {
     }
 }
 
-/// Makes a bare context of llama.cpp compute with a pool of `n_threads` threads, as llama.cpp's own programs do. This
-/// is for benchmarks that compare a bare loop with a [`Context`](crate::Context). The pool lives until the process
-/// ends.
+/// Makes a `llama_context` without our [`Context`](crate::Context) compute with a pool of `n_threads` threads, as
+/// llama.cpp's own programs do. Benchmarks use it to compare a bare loop over llama.cpp with a
+/// [`Context`](crate::Context). The pool lives until the process ends.
 ///
 /// # Errors
 ///
-/// [`Error::Call`] if the system starts no more threads.
+/// [`Error::Call`] if the system cannot start more threads.
 ///
 /// # Safety
 ///
-/// The context lives and is not computing. It was made for at most `n_threads` threads.
+/// The context must live and not be computing. It must compute with at most `n_threads` threads.
 pub unsafe fn attach_threads(context: *mut raw::llama_context, n_threads: u32) -> Result<(), Error> {
     let mut pools = Threadpools::default();
     let pool = pools.get(n_threads).map_err(|failure| Error::Call { what: "starting threads", failure })?;
@@ -58,19 +58,19 @@ pub unsafe fn attach_threads(context: *mut raw::llama_context, n_threads: u32) -
 
 impl Drop for Threadpool {
     fn drop(&mut self) {
-        // SAFETY: created by `new` and freed once. A backend that uses a pool is freed before it, or gets another pool
-        // first.
+        // SAFETY: created by `new` and freed once. If a backend uses a pool, the backend is freed before the pool, or
+        // gets another pool first.
         unsafe { raw::shim_threadpool_free(self.raw.as_ptr()) };
     }
 }
 
 /// The pools of one context or backend: one for each number of threads with which it has computed. The threads of
-/// unused pools sleep. No pool is freed before the backend, which may refer to it.
+/// unused pools sleep. A backend may refer to its pool, so no pool is freed before the backend.
 #[derive(Default)]
 pub(crate) struct Threadpools(Vec<Threadpool>);
 
 impl Threadpools {
-    /// The pool of `n_threads`; NULL if OpenMP runs the threads. The threads of a new pool start here.
+    /// The pool of `n_threads` threads, which is started if there is none yet; NULL if OpenMP runs the threads.
     pub(crate) fn get(&mut self, n_threads: u32) -> Result<raw::ggml_threadpool_t, Failure> {
         if has_openmp() {
             return Ok(std::ptr::null_mut());

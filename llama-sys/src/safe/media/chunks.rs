@@ -1,4 +1,5 @@
-//! Prompts of texts, images and sounds. In: the parts of a prompt. Out: chunks of tokens and of encoders' rows.
+//! Prompts that consist of texts, images and sounds. In: the parts of a prompt. Out: chunks, each with tokens or with
+//! an encoder's rows.
 
 use std::ptr::NonNull;
 
@@ -15,10 +16,10 @@ pub enum MediaPart<'a> {
     Text {
         /// The text.
         text: &'a str,
-        /// Whether names of control tokens in the text are read as those tokens.
+        /// Whether a control token's name in the text is read as that token.
         parse_special: bool,
     },
-    /// An image: red, green and blue of each pixel, row by row.
+    /// An image: for each pixel its red, green and blue, row by row.
     Image {
         /// Pixels in a row.
         width: u32,
@@ -27,8 +28,8 @@ pub enum MediaPart<'a> {
         /// `width` x `height` x 3 bytes.
         rgb: &'a [u8],
     },
-    /// An image of this size without pixels. Its chunks have the same tokens and rows as any image of this size, but
-    /// cannot be encoded. No image is scaled for them.
+    /// An image of which only the size is known. Its chunks have as many tokens and rows as those of any image of this
+    /// size, but they cannot be encoded. No image is scaled to make them.
     ImageSize {
         /// Pixels in a row.
         width: u32,
@@ -50,8 +51,8 @@ pub enum MediaKind {
     Sound,
 }
 
-/// A prompt as llama.cpp computes it: texts, and between them images and sounds with the tokens that the model was
-/// trained with around each.
+/// A prompt as llama.cpp computes it: texts, and between them images and sounds. Around each image or sound are the
+/// tokens with which the model was trained.
 pub struct MediaChunks {
     raw: NonNull<raw::mtmd_input_chunks>,
     len: usize,
@@ -80,7 +81,7 @@ pub struct MediaChunk<'a> {
 }
 
 impl<'a> MediaChunk<'a> {
-    /// What it is.
+    /// Whether this is a text, an image or a sound.
     pub fn kind(&self) -> MediaKind {
         self.kind
     }
@@ -90,7 +91,7 @@ impl<'a> MediaChunk<'a> {
         self.tokens
     }
 
-    /// Tokens of a text, or rows of an image or a sound. Each takes a place in the KV cache.
+    /// The number of tokens of a text, or of rows of an image or a sound. Each of them takes a place in the KV cache.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -100,27 +101,28 @@ impl<'a> MediaChunk<'a> {
         self.len == 0
     }
 
-    /// The number of positions that the chunk takes: the next chunk begins this many positions later. With M-RoPE an
-    /// image takes fewer positions than it has rows.
+    /// How many positions the chunk takes: the next chunk begins this many positions later. With M-RoPE an image takes
+    /// fewer positions than it has rows.
     pub fn n_positions(&self) -> Position {
         self.n_positions
     }
 
-    /// Whether all rows of the chunk must be computed at once, each with attention to all others.
+    /// Whether all rows of the chunk must be computed at once, because each of them attends to all others.
     pub fn is_non_causal(&self) -> bool {
         self.is_non_causal
     }
 }
 
 impl Projector {
-    /// Makes chunks of the parts of a prompt. With `add_special` the tokens that the vocabulary wants at the beginning
-    /// and end of a text are added. Images and sounds are scaled and cut as the model was trained, and not encoded yet.
+    /// Divides the parts of a prompt into chunks. With `add_special`, the tokens are added that the vocabulary requires
+    /// at the beginning and end of a text. Images and sounds are scaled and cut as in the model's training, but are not
+    /// encoded yet.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for an image whose bytes do not match its size, an image or sound that the projector
-    /// has no encoder for, and a sound of fewer than two samples; [`Error::NoVocabulary`]; [`Error::NoStack`];
-    /// [`Error::Call`] if llama.cpp refuses a part.
+    /// [`Error::InvalidParameter`] for an image whose bytes do not match its size, for an image or sound without a
+    /// fitting encoder in the projector, and for a sound of fewer than two samples; [`Error::NoVocabulary`];
+    /// [`Error::NoStack`]; [`Error::Call`] if llama.cpp refuses a part.
     pub fn tokenize(&self, parts: &[MediaPart<'_>], add_special: bool) -> Result<MediaChunks, Error> {
         if !self.model.vocab().has_tokenizer() {
             return Err(Error::NoVocabulary);
@@ -133,12 +135,12 @@ impl Projector {
         self.model.vocab().with_stack_for(&texts, || self.tokenize_here(parts, add_special))?
     }
 
-    /// Tokenises on the caller's stack.
+    /// Tokenises on the calling thread's stack.
     fn tokenize_here(&self, parts: &[MediaPart<'_>], add_special: bool) -> Result<MediaChunks, Error> {
         let native: Vec<raw::shim_media_part> = parts.iter().map(|part| self.native(part)).collect::<Result<_, _>>()?;
         let made = call::accepted(
-            // SAFETY: the projector lives; every pointer points to as many values as the count beside it says, and is
-            // only read.
+            // SAFETY: the projector lives. Every pointer points to as many values as the count next to it states, and
+            // the values are only read.
             |error| unsafe {
                 raw::shim_media_tokenize(self.as_ptr(), native.as_ptr(), native.len(), add_special, error)
             },
@@ -154,7 +156,7 @@ impl Projector {
     }
 
     fn native(&self, part: &MediaPart<'_>) -> Result<raw::shim_media_part, Error> {
-        // SAFETY: a structure of numbers and of pointers, which are not read unless the kind says so.
+        // SAFETY: a structure of numbers and pointers. A pointer is read only if the kind requires it.
         let mut native: raw::shim_media_part = unsafe { std::mem::zeroed() };
         match *part {
             MediaPart::Text { text, parse_special } => {
@@ -212,7 +214,7 @@ impl MediaChunks {
         self.len == 0
     }
 
-    /// A chunk of the prompt that `projector` has made.
+    /// A chunk of a prompt. `projector` must be the one that made the chunks.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use crate::safe::model::readable;
 /// The bytes of a projector on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectorBytes {
-    /// The device: the one that computes, or the host, which prepares its inputs.
+    /// The device: the one that computes, or the host, which prepares the inputs.
     pub device: Device,
     /// Weights.
     pub weights: u64,
@@ -32,16 +32,17 @@ impl ProjectorBytes {
 pub struct MediaMemory {
     /// The bytes on each device. A load with the same parameters allocates the same number of bytes.
     pub bytes: Vec<ProjectorBytes>,
-    /// Maximum tokens of an image, if the projector takes images of any size and its file states the number.
+    /// Maximum number of tokens of an image, if the projector accepts images of any size and its file states the
+    /// number.
     pub image_max_tokens: Option<u32>,
-    /// Rows of the largest image, or of the largest part of an image that is computed in parts. `None` without an
-    /// encoder of images.
+    /// The number of rows of the largest image. If an image is computed in parts, the number of rows of the largest
+    /// part. `None` without an encoder of images.
     pub image_rows: Option<u32>,
-    /// Whether all rows of an image are computed at once, so that `n_ubatch` must be at least their number.
+    /// Whether all rows of an image are computed at once. `n_ubatch` must then be at least the number of these rows.
     pub is_non_causal: bool,
 }
 
-/// Room for rows in the shim's answer. There are at most two devices: the host and one other.
+/// The maximum number of rows in the shim's answer. There are at most two devices: the host and one other.
 const MAX_DEVICES: usize = 16;
 
 /// The shim's answer: the bytes on each device.
@@ -74,8 +75,8 @@ impl Rows {
 }
 
 impl MediaMemory {
-    /// Asks llama.cpp (clip.cpp). It reads the file's header, allocates nothing on a device, and plans the encoders'
-    /// graphs for the largest image that they take.
+    /// Asks llama.cpp (clip.cpp). llama.cpp reads the file's header, allocates nothing on a device, and plans the
+    /// encoders' graphs for the largest image that they accept.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
-//! Images and sound, by llama.cpp's tools/mtmd (feature `media`): a projector's file beside a model, prompts of texts,
-//! pixels and samples, and rows that the model computes as it computes tokens.
+//! Images and sound, with llama.cpp's tools/mtmd (feature `media`). A projector is a file that belongs to a model. A
+//! prompt consists of texts, pixels and samples. The projector turns pixels and samples into rows, and the model
+//! computes rows like tokens.
 //!
 //! In: decoded pixels and samples. This module does not read files of images or sounds.
 
@@ -21,7 +22,8 @@ pub use chunks::{MediaChunk, MediaChunks, MediaKind, MediaPart};
 use memory::Rows;
 pub use memory::{MediaMemory, ProjectorBytes};
 
-/// Whether this build of llama.cpp has images and sound: the feature `media`, or a runtime that was built with it.
+/// Whether this build of llama.cpp supports images and sound. They need the feature `media`, or a runtime that was
+/// built with it.
 pub fn has_media() -> bool {
     // SAFETY: it only returns a constant.
     unsafe { raw::shim_media_built() }
@@ -30,15 +32,16 @@ pub fn has_media() -> bool {
 /// How a projector is loaded.
 #[derive(Debug, Clone)]
 pub struct ProjectorParams {
-    /// The device that holds and computes the whole projector. `None`: the host.
+    /// The device on which the whole projector lies and is computed. `None` means the host.
     pub device: Option<Device>,
-    /// Threads of the host.
+    /// The number of threads for computations on the host.
     pub n_threads: u32,
-    /// Whether its attention is computed in tiles.
+    /// Whether the projector's attention is fused.
     pub flash_attention: FlashAttention,
-    /// Minimum tokens of an image, if the projector takes images of any size. `None`: as its file says.
+    /// Minimum number of tokens of an image, if the projector accepts images of any size. `None` means the number in
+    /// the projector's file.
     pub image_min_tokens: Option<u32>,
-    /// Maximum tokens of an image, likewise.
+    /// Maximum number of tokens of an image, with the same conditions.
     pub image_max_tokens: Option<u32>,
 }
 
@@ -69,7 +72,7 @@ impl ProjectorParams {
     }
 }
 
-/// The encoders of a projector's file (mmproj), loaded beside a model. It keeps the model loaded.
+/// The encoders in a projector's file (mmproj), loaded for a model. It keeps the model loaded.
 pub struct Projector {
     raw: NonNull<raw::mtmd_context>,
     path: PathBuf,
@@ -92,8 +95,8 @@ impl Drop for Projector {
 }
 
 impl Projector {
-    /// Loads a projector's file for `model`, with the buffers that its encoders need for the largest image or sound.
-    /// The projector takes as many bytes as [`MediaMemory::ask`] says.
+    /// Loads a projector's file for `model`, and allocates the buffers that the encoders need for the largest image or
+    /// sound. The projector takes exactly the bytes that [`MediaMemory::ask`] returns.
     ///
     /// # Errors
     ///
@@ -147,29 +150,29 @@ impl Projector {
         &self.model
     }
 
-    /// Whether it encodes images.
+    /// Whether the projector encodes images.
     pub fn has_images(&self) -> bool {
         self.shape.has_image
     }
 
-    /// The sample rate in Hz that the projector takes; `None` if it does not encode sound.
+    /// The sample rate in Hz of the sound that the projector encodes; `None` if it encodes no sound.
     pub fn sample_rate(&self) -> Option<u32> {
         u32::try_from(self.shape.sample_rate).ok().filter(|_| self.shape.has_audio)
     }
 
-    /// Positions of a row: 1, or 4 with M-RoPE.
+    /// How many positions a row has: 1, or 4 with M-RoPE.
     pub fn sections(&self) -> usize {
         if self.shape.is_mrope { 4 } else { 1 }
     }
 
-    /// Computes the rows of chunk `index`, which must be an image or a sound. Returns them one after the other, each as
-    /// wide as the input of the model ([`ModelShape::n_embd_inp`](crate::ModelShape)).
+    /// Computes the rows of chunk `index`, which must be an image or a sound. Returns the rows one after the other;
+    /// each row is as wide as the model's input ([`ModelShape::n_embd_inp`](crate::ModelShape)).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a text or an index beyond the last; [`Error::Call`] if a device fails, and for
-    /// an image that needs larger buffers than the largest one: llama.cpp scales images that are a thousand times as
-    /// wide as high to more tokens than its own limit.
+    /// [`Error::InvalidParameter`] for a text, and for an index beyond the last. [`Error::Call`] if a device fails, and
+    /// for an image that needs larger buffers than the largest image does: if an image is a thousand times as wide as
+    /// high, llama.cpp makes more tokens of it than its own limit allows.
     pub fn encode(&mut self, chunks: &MediaChunks, index: usize) -> Result<Vec<f32>, Error> {
         let chunk = chunks.get(self, index)?;
         if chunk.kind() == MediaKind::Text {
@@ -187,7 +190,7 @@ impl Projector {
         Ok(rows)
     }
 
-    /// Numbers in a row.
+    /// The number of values in a row.
     pub fn width(&self) -> usize {
         // SAFETY: the model lives.
         let width = unsafe { raw::llama_model_n_embd_inp(self.model.as_ptr()) };

@@ -1,6 +1,6 @@
 //! LoRA adapters: additions to a model's computation that leave its weights unchanged.
 //!
-//! An adapter lies beside the weights that it changes, and belongs to one model.
+//! For each weight that it changes, an adapter has tensors in the same memory. An adapter belongs to one model.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::safe::call::text::path_to_c;
 use crate::safe::call::{self, Error};
 use crate::safe::device::registry;
 
-/// A LoRA adapter of one model. Cloning is cheap. It is freed when its last clone and the last context that uses it are
-/// dropped, and keeps its model loaded until then.
+/// A LoRA adapter of one model. Cloning is cheap. The adapter is freed when its last clone, and the last context that
+/// uses it, have been dropped. Until then it keeps its model loaded.
 #[derive(Clone)]
 pub struct LoraAdapter {
     inner: Arc<Inner>,
@@ -35,17 +35,18 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         let _alone = self.model.change_adapters();
-        // SAFETY: shim_lora_load made it, and it is freed once, before the model in the last field. Contexts that use
-        // the adapter hold an `Arc` of this.
+        // SAFETY: shim_lora_load made it, and it is freed once, before the model in the last field. A context that uses
+        // the adapter keeps an `Arc` of this value.
         unsafe { raw::llama_adapter_lora_free(self.raw.as_ptr()) };
     }
 }
 
 impl LoraAdapter {
-    /// Loads the adapter in a GGUF file, each of its tensors beside the weight that it changes. For a model without
-    /// data ([`Model::is_no_alloc`]) it loads only the sizes.
+    /// Loads the adapter in a GGUF file. Each of its tensors is put into the same memory as the weight that it changes.
+    /// For a model without data ([`Model::is_no_alloc`]) only the sizes are loaded.
     ///
-    /// Waits while contexts of this model compute. Contexts may be created before or after this call.
+    /// Waits while contexts of this model compute. It makes no difference whether a context is created before or after
+    /// this call.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! Models without a file of weights: they are made from hyper-parameters, with the tensors that llama.cpp's
-//! architecture needs.
+//! Models that are made from hyper-parameters alone, without a file of weights. They have the tensors that their
+//! architecture in llama.cpp needs.
 //!
-//! They are for tests and planners that need a model of an architecture but have no file of one. The model has every
+//! They are for tests and planners that need a model of an architecture but have no such file. The model has every
 //! tensor whose size follows from the hyper-parameters, optional tensors included. All weights are zeros.
 
 use std::path::Path;
@@ -28,20 +28,21 @@ pub fn architectures() -> Vec<String> {
 
 impl Model {
     /// Makes a model from metadata alone (`llama_model_init_from_user`): the GGUF file at `path` needs no tensors. If
-    /// it has a tensor, the model's tensor of that name gets its type; all others are `F32`.
+    /// the file has a tensor of the same name as one of the model's tensors, the model's tensor gets that type. All
+    /// others are `F32`.
     ///
-    /// The weights are zeros on the host.
+    /// All weights are zeros, and lie on the host.
     ///
     /// # Errors
     ///
-    /// As [`load`](Self::load).
+    /// The errors of [`load`](Self::load).
     pub fn from_metadata(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let backend = Backend::init()?;
         let _unchanged = registry::reading();
         let params = ModelParams {
             devices: Some(Vec::new()),
-            // The model gets its prediction blocks too.
+            // The model is to have its prediction blocks too.
             load_mtp: true,
             ..ModelParams::default()
         };
@@ -50,7 +51,7 @@ impl Model {
         let text = path_to_c(path)?;
         let storage = Storage::new(&params)?;
         let mut native = storage.native(&params);
-        // Without a callback llama.cpp prints dots.
+        // Without a callback, llama.cpp prints dots as its progress.
         native.progress_callback = Some(no_progress);
         let made = call::accepted(
             // SAFETY: the path is NUL-terminated; `native` points into `storage`, which outlives the call.
@@ -62,14 +63,13 @@ impl Model {
         Ok(Self::adopt(raw, path, &params, storage))
     }
 
-    /// Writes the model to a GGUF file, within the limits of llama.cpp's own writer (`llama_model_save_to_file`).
+    /// Writes the model to a GGUF file, with llama.cpp's own writer (`llama_model_save_to_file`) and its limits.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] for architectures that the writer cannot write (llama-model-saver.cpp,
-    /// `llama_arch_supports_save`), for architectures whose tensors it confuses, and for weights that were
-    /// rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model without data or without an
-    /// embedding.
+    /// [`Error::Call`] for architectures that the writer does not support (llama-model-saver.cpp,
+    /// `llama_arch_supports_save`) or whose tensors it confuses, and for weights that were rearranged for the CPU
+    /// (`use_extra_bufts`); [`Error::InvalidParameter`] for a model without data or without an embedding.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         if self.is_no_alloc() {
             return Err(Error::parameter("no_alloc", true, "a model without data cannot be written"));

@@ -1,4 +1,4 @@
-//! How a model computes embeddings, by its own header.
+//! How a model computes embeddings, according to its header.
 
 use std::ffi::CStr;
 
@@ -11,11 +11,13 @@ use crate::raw;
 pub struct EmbeddingShape {
     /// Elements of an embedding.
     pub n_embd_out: u32,
-    /// Scores of the model's classification head, if it has a head that llama.cpp can read ([`Pooling::Rank`]).
+    /// The number of scores that the model's classification head returns, if there is a head that llama.cpp can read
+    /// ([`Pooling::Rank`]).
     pub n_cls_out: Option<u32>,
-    /// Rows of the table of learned positions, if there is one; no position may lie beyond it (BERT, GPT-2).
+    /// The number of rows in the table of learned positions, if there is such a table (BERT, GPT-2). No position may
+    /// lie beyond it.
     pub n_positions: Option<u32>,
-    /// The model's own pooling. `None` if the header states none, or one that llama.cpp does not know.
+    /// The model's own pooling. `None` if the header states no pooling, or one that llama.cpp does not know.
     pub pooling: Option<Pooling>,
 }
 
@@ -28,7 +30,7 @@ pub enum Pooling {
     Unspecified,
     /// One embedding for each token.
     None,
-    /// Mean over the sequence.
+    /// The mean of the sequence's embeddings.
     Mean,
     /// The embedding of the first token.
     Cls,
@@ -64,14 +66,14 @@ impl Model {
         let positive = |n: u32| Some(n).filter(|&n| n > 0);
         EmbeddingShape {
             n_embd_out: shape.n_embd_out,
-            // llama-context.cpp reads as many scores from the head's output as the header says.
+            // From the head's output, llama.cpp reads as many scores as the header states (llama-context.cpp).
             n_cls_out: positive(shape.n_cls_out).filter(|&n| n == shape.n_head_out),
             n_positions: positive(shape.n_positions),
             pooling: Pooling::from_native(shape.pooling),
         }
     }
 
-    /// The label of a score of the classification head, if the model states it.
+    /// The label that the model gives to a score of its classification head, if there is one.
     pub fn cls_label(&self, index: u32) -> Option<String> {
         // SAFETY: the model is loaded; llama.cpp checks the index, and the text lives as long as the model.
         let label = unsafe { raw::llama_model_cls_label(self.as_ptr(), index) };

@@ -1,6 +1,7 @@
 //! A loaded model: its weights on their devices, its vocabulary, and its adapters.
 //!
-//! In: a path and [`ModelParams`]. Out: a [`Model`], its [`Vocab`], its tensors, and the facts that limit a context.
+//! In: a path and [`ModelParams`]. Out: a [`Model`], its [`Vocab`], its tensors, and the facts that limit a context's
+//! parameters.
 
 mod adapter;
 mod blueprint;
@@ -41,39 +42,39 @@ pub struct ModelShape {
     pub n_layer: u32,
     /// Experts of each mixture-of-experts layer; 0 for dense models.
     pub n_expert: u32,
-    /// The greatest common divisor of the layers' widths of a K head; 0 without attention.
+    /// The greatest common divisor of the widths that a K head has in the layers; 0 without attention.
     pub head_k: u32,
-    /// The greatest common divisor of the widths of a V head; 0 without attention.
+    /// The greatest common divisor of the widths that a V head has in the layers; 0 without attention.
     pub head_v: u32,
-    /// Whether attention only looks back.
+    /// Whether a token attends only to earlier tokens.
     pub causal: bool,
 }
 
-/// The layers whose experts a [cache](crate::ContextParams::moe_cache_size) on a GPU can hold: all experts of the layer
-/// lie in host memory, and the layer itself belongs to a GPU (llama-moe-cache.cpp).
+/// The layers that can use a [cache of experts](crate::ContextParams::moe_cache_size) on a GPU. All experts of such a
+/// layer lie in host memory, and the layer itself belongs to a GPU (llama-moe-cache.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MoeCacheShape {
-    /// Layers that can use a cache.
+    /// The number of layers that can use a cache.
     pub n_layer: u32,
-    /// GPUs of the model.
+    /// The number of the model's GPUs.
     pub n_gpu: u32,
-    /// Minimum bytes of a cache that is of use: the experts that one token uses in the smallest of these layers, and
-    /// one expert more. 0 without such layers.
+    /// The minimum size in bytes at which a cache is of use. It has room for the experts that one token uses in the
+    /// smallest of these layers, and for one expert more. 0 without such layers.
     pub least_bytes: u64,
-    /// Bytes of a cache that holds all experts of these layers.
+    /// The size in bytes of a cache with room for all experts of these layers.
     pub most_bytes: u64,
     /// Whether the model is split by tensors (`LLAMA_SPLIT_MODE_TENSOR`), which excludes a cache.
     pub splits_tensors: bool,
 }
 
-/// A loaded model. Cloning is cheap; the weights are freed when the last clone and the last context are dropped.
+/// A loaded model. Cloning is cheap. The weights are freed when the last clone and the last context have been dropped.
 #[derive(Clone)]
 pub struct Model {
     inner: Arc<Inner>,
 }
 
-/// A handle that does not keep the model loaded.
+/// A handle to a model. It does not keep the model loaded.
 #[derive(Debug, Clone)]
 struct WeakModel {
     inner: Weak<Inner>,
@@ -88,7 +89,7 @@ impl WeakModel {
 struct Inner {
     raw: NonNull<raw::llama_model>,
     path: PathBuf,
-    /// Whether the model has no data, so that nothing may be computed.
+    /// Whether the model has no data. With such a model nothing may be computed.
     no_alloc: bool,
     vocab_only: bool,
     /// Whether prediction blocks were loaded, if there are any.
@@ -97,7 +98,7 @@ struct Inner {
     /// Guards the model's list of adapters, which contexts read while they reserve their graphs (llama-context.cpp,
     /// `graph_max_nodes`).
     adapters: RwLock<()>,
-    /// Keeps the memory alive that the parameters point to; llama.cpp keeps the pointers.
+    /// The memory that the parameters point to. It must stay alive, because llama.cpp keeps the pointers.
     _storage: Storage,
 }
 
@@ -131,7 +132,7 @@ impl Model {
     ///
     /// # Panics
     ///
-    /// Resumes a panic of the progress callback, after the load has been cancelled.
+    /// If the progress callback panics, the load is cancelled, and then the panic continues.
     pub fn load(path: impl AsRef<Path>, mut params: ModelParams) -> Result<Self, Error> {
         let path = path.as_ref();
         let backend = Backend::init()?;
@@ -149,7 +150,7 @@ impl Model {
             native.progress_callback = Some(on_progress);
             native.progress_callback_user_data = ptr::from_mut(progress).cast();
         } else {
-            // Without a callback llama.cpp prints dots.
+            // Without a callback, llama.cpp prints dots as its progress.
             native.progress_callback = Some(no_progress);
         }
 
@@ -217,8 +218,8 @@ impl Model {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// The number of handles that keep the model loaded, including this one: clones, contexts, vocabularies, adapters,
-    /// and samplers with a grammar. The model is freed when the last of them is dropped.
+    /// How many handles keep the model loaded, including this one: clones, contexts, vocabularies, adapters, and
+    /// samplers with a grammar. The model is freed when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
     }
@@ -232,7 +233,7 @@ impl Model {
         &self.inner.path
     }
 
-    /// Whether the model was loaded with `no_alloc`: it has sizes but no data.
+    /// Whether the model was loaded with `no_alloc`, so that it has sizes but no data.
     pub fn is_no_alloc(&self) -> bool {
         self.inner.no_alloc
     }
@@ -241,7 +242,7 @@ impl Model {
         self.inner.vocab_only
     }
 
-    /// The devices that hold parts of the model, without the host.
+    /// The devices on which parts of the model lie, without the host.
     pub fn devices(&self) -> &[Device] {
         &self.inner.devices
     }
@@ -263,8 +264,8 @@ impl Model {
         }
     }
 
-    /// The layers whose experts a cache can hold, and their bytes. A model without data returns the same as one with
-    /// data.
+    /// The layers that can use a cache of experts, and the sizes of a cache for them. A model without data returns the
+    /// same as one with data.
     ///
     /// # Errors
     ///
@@ -295,7 +296,7 @@ impl Model {
         unsafe { raw::llama_model_n_ctx_train(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
-    /// Blocks that predict further tokens, if they are loaded ([`ModelParams::load_mtp`]).
+    /// The number of blocks that predict further tokens, if they are loaded ([`ModelParams::load_mtp`]).
     pub fn n_layer_nextn(&self) -> u32 {
         if !self.inner.load_mtp {
             return 0;
@@ -304,7 +305,7 @@ impl Model {
         unsafe { raw::llama_model_n_layer_nextn(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
-    /// Blocks without the prediction blocks: llama.cpp's `n_layer`.
+    /// The number of blocks without the prediction blocks: llama.cpp's `n_layer`.
     pub fn n_layer(&self) -> u32 {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_n_layer(self.as_ptr()) }.try_into().unwrap_or(0)
@@ -337,7 +338,7 @@ impl Model {
         .unwrap_or_default()
     }
 
-    /// A scalar of the GGUF's metadata, as text.
+    /// A scalar value from the GGUF's metadata, as text.
     pub fn metadata(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         self.text(|buf, size| {
@@ -358,19 +359,19 @@ impl Model {
         unsafe { raw::llama_model_has_decoder(self.as_ptr()) }
     }
 
-    /// True for models that fill in a whole text at once instead of continuing one (LLaDA, Dream).
+    /// True for models that fill in a whole text at once and do not continue a text token by token (LLaDA, Dream).
     pub fn is_diffusion(&self) -> bool {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_is_diffusion(self.as_ptr()) }
     }
 
-    /// Tokens of the sliding window, in the layers that have one; 0 without a window.
+    /// The size of the sliding window in tokens, in the layers that have one; 0 without a window.
     pub fn n_swa(&self) -> u32 {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_n_swa(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
-    /// True for Mamba, RWKV and similar models, whose state is not a list of positions.
+    /// True for models such as Mamba and RWKV, whose state is not a list of positions.
     pub fn is_recurrent(&self) -> bool {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_is_recurrent(self.as_ptr()) }
@@ -382,7 +383,7 @@ impl Model {
         unsafe { raw::llama_model_is_hybrid(self.as_ptr()) }
     }
 
-    /// Calls a function like `snprintf` twice: first for the length, then for the text.
+    /// Calls a function with the interface of `snprintf` twice: first for the length, then for the text.
     fn text(&self, read: impl Fn(*mut std::ffi::c_char, usize) -> i32) -> Option<String> {
         let length = usize::try_from(read(ptr::null_mut(), 0)).ok()?;
         let mut buffer = vec![0u8; length + 1];
@@ -401,7 +402,7 @@ impl fmt::Debug for Model {
     }
 }
 
-/// A missing file is the most common error, and deserves a better message than a line of the log.
+/// A missing file is the most common error, so it gets a better message than llama.cpp's log line.
 pub(in crate::safe) fn readable(path: &Path) -> Result<(), Error> {
     let unreadable = |reason: String| Error::Unreadable { path: path.to_owned(), reason };
     let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;

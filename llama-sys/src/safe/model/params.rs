@@ -1,4 +1,4 @@
-//! The parameters of a load, and checks for values that llama.cpp would abort on.
+//! The parameters of a load, and checks for values with which llama.cpp would end the process.
 
 use std::ffi::CString;
 use std::ptr;
@@ -9,15 +9,15 @@ use crate::safe::device::{Backend, Device};
 
 /// The parameters of a load. The fields are those of `llama_model_params`.
 pub struct ModelParams {
-    /// Layers to offload, counted backwards from the output layer: 0 offloads none, 1 the output layer alone, and the
-    /// number of blocks + 1 all. A negative number means all.
+    /// How many layers are offloaded, counted backwards from the output layer. 0 offloads no layer, 1 only the output
+    /// layer, and the number of blocks + 1 all layers. A negative number means all layers.
     pub n_gpu_layers: i32,
-    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU is even
-    /// opened.
+    /// Devices to offload to, in this order. `None` means every GPU that ggml found. An empty list means no GPU, and
+    /// then no GPU is even opened.
     pub devices: Option<Vec<Device>>,
-    /// The proportion of layers for each device; empty means by free memory.
+    /// The proportion of layers for each device. If the list is empty, free memory decides.
     pub tensor_split: Vec<f32>,
-    /// Patterns of tensors that lie elsewhere than their layer; the first pattern that matches a tensor decides.
+    /// Patterns for tensors that lie elsewhere than their layer. The first pattern that matches a tensor decides.
     pub overrides: Vec<TensorOverride>,
     /// How the file is read.
     pub load_mode: LoadMode,
@@ -25,11 +25,11 @@ pub struct ModelParams {
     pub no_alloc: bool,
     /// Reads the vocabulary and no tensor; such a model cannot have a context.
     pub vocab_only: bool,
-    /// Loads the blocks that predict further tokens too (MTP), if the file has any.
+    /// Also loads the blocks that predict further tokens (MTP), if the file has any.
     pub load_mtp: bool,
     /// Allows buffer types that repack weights for the CPU.
     pub use_extra_bufts: bool,
-    /// Called with the progress from 0.0 to 1.0; returning `false` cancels the load.
+    /// This function is called with the progress, from 0.0 to 1.0. If it returns `false`, the load is cancelled.
     pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 }
 
@@ -60,18 +60,18 @@ pub enum LoadMode {
     None,
 }
 
-/// Puts tensors into the memory of one device, chosen by a regular expression over their names.
+/// Puts tensors into the memory of one device. A regular expression over names chooses the tensors.
 #[derive(Debug, Clone)]
 pub struct TensorOverride {
     /// A regular expression in C++'s ECMAScript syntax, such as `blk\.(1[0-9])\.ffn_.*_exps`.
     pub pattern: String,
-    /// The device whose default buffer type holds them. For a CPU device this is host memory, in which weights are
-    /// repacked if that makes them faster.
+    /// The tensors lie in this device's default buffer type. A CPU device stands for host memory, where weights are
+    /// repacked if the CPU then computes faster.
     pub device: Device,
 }
 
 impl ModelParams {
-    /// Refuses parameters that llama.cpp would abort on.
+    /// Refuses parameters with which llama.cpp would end the process.
     pub(super) fn check(&self, backend: Backend) -> Result<(), Error> {
         // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends, including the CPU and
         // accelerators.
@@ -129,7 +129,8 @@ pub(super) struct Storage {
 
 impl Storage {
     pub(super) fn new(params: &ModelParams) -> Result<Self, Error> {
-        // Lists end with NULL; all `llama_max_devices` proportions are copied (llama-model.cpp, the constructor).
+        // A list must end with NULL. llama.cpp copies `llama_max_devices` proportions, whatever the length of our list
+        // (llama-model.cpp, the constructor).
         let devices =
             params.devices.as_ref().map(|list| list.iter().map(Device::as_ptr).chain([ptr::null_mut()]).collect());
         let mut tensor_split = params.tensor_split.clone();

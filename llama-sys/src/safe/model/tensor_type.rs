@@ -1,4 +1,4 @@
-//! ggml's tensor types, as the compiled library knows them, and the types that a KV cache can have.
+//! ggml's tensor types, as the compiled library defines them, and the types that a KV cache can have.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,26 +8,26 @@ use crate::safe::call::Error;
 use crate::safe::call::text::owned;
 use crate::safe::device::Backend;
 
-/// Size facts of one tensor type, from ggml's own table.
+/// Facts about the size of one tensor type, from ggml's own table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorTypeInfo {
     /// ggml's number, as written in a GGUF.
     pub id: u32,
     /// ggml's name, such as `q4_K`.
     pub name: String,
-    /// Elements per block.
+    /// Number of elements in a block.
     pub block_size: u64,
-    /// Bytes per block; 0 for numbers that ggml no longer uses.
+    /// Bytes of a block; 0 for numbers that ggml no longer uses.
     pub type_size: u64,
     /// Whether elements are stored in blocks with shared scales.
     pub quantized: bool,
 }
 
-/// Every tensor type of ggml, including removed ones (`type_size` 0).
+/// Every tensor type in ggml's table, including removed ones (`type_size` 0).
 ///
 /// # Errors
 ///
-/// As [`Backend::init`].
+/// The errors of [`Backend::init`].
 pub fn tensor_types() -> Result<Vec<TensorTypeInfo>, Error> {
     Backend::init()?;
     // ggml's enum is signed for MSVC (`raw::CEnum`); our number is unsigned.
@@ -47,7 +47,7 @@ pub fn tensor_types() -> Result<Vec<TensorTypeInfo>, Error> {
 }
 
 /// The types that a KV cache can have: llama.cpp's own list (common/arg.cpp, kv_cache_types). Other types lack the
-/// operation that writes rows into the cache (SET_ROWS) or crash in attention, so they cannot be expressed.
+/// operation that writes rows into the cache (SET_ROWS), or crash in attention. So this enum does not contain them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs, non_camel_case_types, reason = "the names are ggml's")]
 #[non_exhaustive]
@@ -73,7 +73,8 @@ impl KvType {
         self.facts().0
     }
 
-    /// ggml's number, name and elements per block (ggml.c, `type_traits`); needed before a runtime is opened.
+    /// ggml's number, name and elements per block (ggml.c, `type_traits`). They are repeated here because they are
+    /// needed before a runtime is opened.
     const fn facts(self) -> (raw::ggml_type, &'static str, u32) {
         match self {
             Self::F32 => (raw::GGML_TYPE_F32, "f32", 1),
@@ -88,7 +89,7 @@ impl KvType {
         }
     }
 
-    /// Elements per block: 1 unless quantised.
+    /// Number of elements in a block: 1 unless the type is quantised.
     pub const fn block_size(self) -> u32 {
         self.facts().2
     }
@@ -108,7 +109,7 @@ impl fmt::Display for KvType {
 impl FromStr for KvType {
     type Err = Error;
 
-    /// Reads ggml's name, in any case.
+    /// Reads ggml's name of a type, in upper or lower case.
     fn from_str(text: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|kv| kv.to_string().eq_ignore_ascii_case(text)).ok_or_else(|| {
             let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();

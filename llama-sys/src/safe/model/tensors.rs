@@ -1,4 +1,4 @@
-//! The tensors of a loaded model: their names, types and shapes, and the memory that holds each.
+//! The tensors of a loaded model: their names, types and shapes, and the memory in which each of them lies.
 
 use super::Model;
 use crate::raw;
@@ -9,29 +9,29 @@ use crate::safe::call::text::owned;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelTensor {
-    /// Its name: `blk.0.attn_q.weight`.
+    /// The tensor's name, such as `blk.0.attn_q.weight`.
     pub name: String,
-    /// The number of its type in ggml, as a GGUF file states it.
+    /// ggml's number for the tensor's type, as in a GGUF file.
     pub ty: u32,
-    /// Its elements along each dimension, innermost first; unused dimensions are 1.
+    /// The number of elements along each dimension, innermost first; an unused dimension has 1.
     pub shape: [u64; 4],
 }
 
-/// The memory that holds a tensor of a model.
+/// The memory in which a tensor of a model lies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorPlace {
-    /// Its name in the file.
+    /// The tensor's name in the file.
     pub name: String,
     /// ggml's name of the buffer type.
     pub buffer_type: String,
     /// Whether the tensor lies in plain or pinned host memory. A load that maps the file does not allocate these
-    /// tensors but maps them (llama-model-loader.cpp, `create_tensor`). False for repacked weights.
+    /// tensors (llama-model-loader.cpp, `create_tensor`). False for repacked weights.
     pub on_host: bool,
 }
 
 impl Model {
-    /// The tensors of the model, in no particular order. A tensor that several devices hold appears once.
+    /// The tensors of the model, in no particular order. A tensor that lies on several devices is listed once.
     pub fn tensors(&self) -> Vec<ModelTensor> {
         let mut all: Vec<ModelTensor> = self
             .list_tensors()
@@ -49,8 +49,8 @@ impl Model {
         all
     }
 
-    /// The memory that holds each tensor, or with `no_alloc` would hold it. A tensor that two devices use is listed for
-    /// both.
+    /// The memory in which each tensor lies, or with `no_alloc` would lie. A tensor that lies on two devices is listed
+    /// twice.
     pub fn tensor_places(&self) -> Vec<TensorPlace> {
         self.list_tensors()
             .iter()
@@ -65,7 +65,7 @@ impl Model {
             .collect()
     }
 
-    /// llama.cpp's own list, in which a tensor that several devices hold appears once for each of them.
+    /// llama.cpp's own list. If a tensor lies on several devices, the list contains it once for each of them.
     fn list_tensors(&self) -> Vec<raw::shim_tensor> {
         // SAFETY: the model is loaded, and its list never changes; the shim writes at most as many entries as there is
         // room for.

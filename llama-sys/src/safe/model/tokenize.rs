@@ -1,7 +1,7 @@
 //! Conversion of texts of any length to tokens, by llama.cpp's tokenizers.
 //!
-//! If llama.cpp would run out of stack, it runs with a larger one. If its time would grow with the square of the text's
-//! length, the text is cut, but only at places where a cut changes no token.
+//! If the caller's stack is too small for llama.cpp, it runs on a thread with a larger stack. If llama.cpp's time would
+//! grow with the square of the text's length, the text is cut, but only at places where a cut changes no token.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -11,9 +11,9 @@ use crate::raw;
 use crate::safe::call::{self, Error};
 use crate::safe::system::with_stack;
 
-/// Bytes of stack for each character of a match. llama.cpp has its own code for some expressions that split words, and
-/// calls `std::regex` for the others (unicode.cpp, unicode_regex_split_stl). In libstdc++ it calls itself for each
-/// character of a match, and each call takes 320 bytes of stack, measured on x86-64.
+/// Bytes of stack that are reserved for each character of a match. llama.cpp has its own code for some expressions that
+/// split words, and uses `std::regex` for the others (unicode.cpp, unicode_regex_split_stl). In libstdc++, `std::regex`
+/// recurses once for each character of a match, and each level takes 320 bytes of stack (measured on x86-64).
 const STACK_PER_CHARACTER: usize = 1 << 10;
 
 /// Bytes of stack for everything else.
@@ -22,20 +22,20 @@ const STACK: usize = 1 << 20;
 /// Matches of at most this many characters run on the caller's stack.
 const SHALLOW: usize = 1 << 9;
 
-/// SentencePiece texts of at most this many bytes are tokenised as they are.
+/// SentencePiece texts of at most this many bytes are tokenised in one piece.
 const WHOLE: usize = 1 << 14;
 
-/// Minimum bytes of a piece of a longer text. For each character that is not a token, llama.cpp copies all tokens
-/// before it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
+/// If a text is longer, each of its pieces has at least this many bytes. For each character that is not a token,
+/// llama.cpp copies all tokens before it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
 const PIECE: usize = 1 << 11;
 
-/// A character before each piece but the first, so that the piece does not begin with the space that SentencePiece puts
-/// before a text. Vocabularies of text do not contain it.
+/// This character is put before each piece but the first. Without it, SentencePiece would put a space before the piece.
+/// The vocabularies of text models do not contain it.
 const LEAD: char = '\u{2}';
 
 impl Vocab {
-    /// Tokens of `text`. `add_special` adds BOS and EOS if the model's header says so. With `parse_special`, control
-    /// tokens that are written in the text are read as such; leave it off for text that a user typed.
+    /// Tokens of `text`. With `add_special`, BOS and EOS are added if the model's header requires them. With
+    /// `parse_special`, a control token's name in the text is read as that token. Leave it off for text from a user.
     ///
     /// # Errors
     ///
@@ -55,11 +55,11 @@ impl Vocab {
 
     /// Tokens of a text that continues an earlier part, whose last token is `before`. SentencePiece puts a space before
     /// a text and after a special token, but not elsewhere (llama-vocab.cpp, `llama_vocab::impl::tokenize`,
-    /// `is_prev_special`). `add_special` has an effect only without `before`.
+    /// `is_prev_special`). If there is a `before`, `add_special` has no effect.
     ///
     /// # Errors
     ///
-    /// As [`tokenize`](Self::tokenize).
+    /// The errors of [`tokenize`](Self::tokenize).
     pub fn tokenize_after(
         &self,
         before: Option<Token>,
@@ -85,19 +85,19 @@ impl Vocab {
         self.tokenize(text, add_special && before.is_none(), parse_special)
     }
 
-    /// The token of [`LEAD`], if it is one token.
+    /// The token for [`LEAD`], if [`LEAD`] is exactly one token.
     fn lead(&self) -> Result<Option<Token>, Error> {
         let lead = self.tokenize_whole(LEAD.encode_utf8(&mut [0; 4]), false, false)?;
         let Some(&lead) = lead.last() else { return Ok(None) };
         Ok((self.piece(lead, false)? == [LEAD as u8]).then_some(lead))
     }
 
-    /// Tokenises with as much stack as the text may need.
+    /// Tokenises on a stack that is large enough for the text.
     fn tokenize_deep(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         self.with_stack_for(&[text], || self.tokenize_whole(text, add_special, parse_special))?
     }
 
-    /// Runs `tokenize` with as much stack as the longest of these texts may need.
+    /// Runs `tokenize` on a stack that is large enough for the longest of these texts.
     pub(in crate::safe) fn with_stack_for<T: Send>(
         &self,
         texts: &[&str],
@@ -114,8 +114,8 @@ impl Vocab {
         with_stack(stack, tokenize).map_err(|error| Error::NoStack { text, stack, reason: error.to_string() })
     }
 
-    /// Tokenises in pieces. Each piece ends after a character that no token contains: llama.cpp merges nothing with
-    /// such a character, and no special token contains it.
+    /// Tokenises in pieces. Each piece ends after a character that is in no token: llama.cpp merges nothing with such a
+    /// character, and no special token contains it.
     fn tokenize_in_pieces(
         &self,
         text: &str,
@@ -130,8 +130,8 @@ impl Vocab {
         let Some(lead) = self.lead()? else {
             return whole();
         };
-        // If the model adds an EOS to a text, it would come after the first piece. SAFETY: the model is held, and its
-        // vocabulary with it.
+        // Some models add an EOS to each text. In pieces, there would be an EOS after the first piece. SAFETY: the
+        // model is held, and its vocabulary with it.
         let adds_eos = unsafe { raw::llama_vocab_get_add_eos(self.as_ptr()) };
         if known.contains(&LEAD) || (add_special && adds_eos) {
             return whole();
@@ -153,7 +153,7 @@ impl Vocab {
         Ok(tokens)
     }
 
-    /// The characters of all tokens' texts; `None` if tokens strip the whitespace around them.
+    /// All characters that occur in the tokens' texts; `None` if tokens strip the whitespace around them.
     fn characters(&self) -> Option<HashSet<char>> {
         const STRIPS: raw::llama_token_attr = raw::LLAMA_TOKEN_ATTR_LSTRIP | raw::LLAMA_TOKEN_ATTR_RSTRIP;
         // SentencePiece writes a space as U+2581, and tokens contain that character.
@@ -180,7 +180,7 @@ impl Vocab {
     fn tokenize_whole(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         let length = i32::try_from(text.len())
             .map_err(|_| Error::parameter("text_len", text.len(), "a text must have at most 2147483647 bytes"))?;
-        // A token covers at least one byte, except for BOS, EOS and a prefix space.
+        // Every token covers at least one byte, except for BOS, EOS and a prefix space.
         let mut tokens: Vec<Token> = vec![0; text.len() / 3 + 8];
         loop {
             let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
@@ -204,7 +204,7 @@ impl Vocab {
                 tokens.truncate(count);
                 return Ok(tokens);
             }
-            // llama_tokenize: minus the number needed; INT32_MIN when that overflows.
+            // llama_tokenize returns the needed number as a negative number, or INT32_MIN if that number overflows.
             let needed = count.checked_neg().ok_or_else(|| {
                 Error::parameter("text_len", text.len(), "the text makes more than 2147483647 tokens")
             })?;
@@ -213,8 +213,8 @@ impl Vocab {
     }
 }
 
-/// Maximum number of characters that an expression for words matches at once. None of llama.cpp's expressions extends
-/// over the end of a line, except through whitespace.
+/// The maximum number of characters that one match of a word expression can have. In all of llama.cpp's expressions,
+/// only whitespace can match across the end of a line.
 fn longest_match(text: &str) -> usize {
     let (mut line, mut space) = (0_usize, 0_usize);
     let (mut longest_line, mut longest_space) = (0, 0);
@@ -228,7 +228,7 @@ fn longest_match(text: &str) -> usize {
 }
 
 /// Cuts a text into pieces of at least `piece` bytes, except for the last piece. Each piece but the last ends after a
-/// foreign character, and none is empty.
+/// character for which `is_foreign` is true, and no piece is empty.
 fn cut(text: &str, piece: usize, is_foreign: impl Fn(char) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -255,7 +255,7 @@ mod tests {
         Model::load(DEMO, params).unwrap().vocab()
     }
 
-    /// Texts of known and unknown characters, spaces and special tokens.
+    /// Texts with known and unknown characters, spaces and special tokens.
     fn texts() -> Vec<String> {
         let parts = "And the king| said|  |\n|7|日|<s>|</s>|unto|\u{2}|é| |<unk>|a|\n |\u{2581}|😀|.";
         let parts: Vec<&str> = parts.split('|').collect();

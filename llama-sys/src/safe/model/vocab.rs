@@ -7,25 +7,25 @@ use crate::safe::call::{self, Error};
 /// A token: an index into the vocabulary.
 pub type Token = raw::llama_token;
 
-/// The tokens of a vocabulary for fill-in-the-middle.
+/// The tokens with which a vocabulary supports fill-in-the-middle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FimTokens {
-    /// Comes before the prefix, the text before the gap.
+    /// The token before the prefix, which is the text before the gap.
     pub pre: Option<Token>,
-    /// Comes before the suffix, the text behind the gap.
+    /// The token before the suffix, which is the text after the gap.
     pub suf: Option<Token>,
-    /// Comes before the text that fills the gap.
+    /// The token before the text that fills the gap.
     pub mid: Option<Token>,
-    /// Pads sequences in training.
+    /// The token that pads sequences in training.
     pub pad: Option<Token>,
-    /// Comes before the name of a repository.
+    /// The token before the name of a repository.
     pub rep: Option<Token>,
-    /// Comes before the name of a file.
+    /// The token before the name of a file.
     pub sep: Option<Token>,
 }
 
-/// A handle to the vocabulary of a model that does not keep the model loaded.
+/// A handle to a model's vocabulary. It does not keep the model loaded.
 #[derive(Debug, Clone)]
 pub struct WeakVocab {
     model: WeakModel,
@@ -47,8 +47,8 @@ pub struct Vocab {
     kind: raw::llama_vocab_type,
 }
 
-// SAFETY: `raw` points into the model, which this handle keeps loaded and which llama.cpp only reads; tokenising keeps
-// its working state on the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
+// SAFETY: `raw` points into the model, which this handle keeps loaded and llama.cpp only reads. The working state of
+// tokenising is on the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
 unsafe impl Send for Vocab {}
 // SAFETY: as above.
 unsafe impl Sync for Vocab {}
@@ -64,18 +64,18 @@ impl Model {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct AddedTokens {
-    /// The token before the text: `[CLS]` of BERT.
+    /// The token before the text, such as BERT's `[CLS]`.
     pub bos: Option<Token>,
-    /// The token after the text. If one is required and the vocabulary has none, the separator takes its place, as in
+    /// The token after the text. If the model requires one and the vocabulary has none, this is the separator, as in
     /// llama.cpp's server.
     pub eos: Option<Token>,
-    /// The token after the text and between two texts: `[SEP]` of BERT.
+    /// The token after the text and between two texts, such as BERT's `[SEP]`.
     pub sep: Option<Token>,
 }
 
 impl Vocab {
     fn new(model: Model) -> Self {
-        // SAFETY: the model is loaded; the vocabulary lives as long as it does.
+        // SAFETY: the model is loaded, and its vocabulary lives as long.
         unsafe {
             let raw = raw::llama_model_get_vocab(model.as_ptr());
             Self { raw, n_tokens: raw::llama_vocab_n_tokens(raw), kind: raw::llama_vocab_type(raw), model }
@@ -100,7 +100,7 @@ impl Vocab {
         &self.model
     }
 
-    /// A handle that does not keep the model loaded, and is not among its [holders](Model::holders).
+    /// A handle that does not keep the model loaded, and is not counted as one of its [holders](Model::holders).
     pub fn downgrade(&self) -> WeakVocab {
         WeakVocab { model: self.model.downgrade() }
     }
@@ -115,8 +115,8 @@ impl Vocab {
         (0..self.n_tokens).contains(&token)
     }
 
-    /// Appends the bytes that `token` stands for, which may be a part of a character. With `special`, control tokens
-    /// are written out as text; otherwise they add nothing.
+    /// Appends the bytes that `token` stands for. They may be only a part of a character. With `special`, control
+    /// tokens are written out as text; otherwise they add nothing.
     ///
     /// # Errors
     ///
@@ -153,20 +153,21 @@ impl Vocab {
     ///
     /// # Errors
     ///
-    /// As [`Vocab::append_piece`].
+    /// The errors of [`Vocab::append_piece`].
     pub fn piece(&self, token: Token, special: bool) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         self.append_piece(token, special, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Whether a token ends a generation: end of text, of turn, of message. False outside the vocabulary.
+    /// Whether a token ends a generation: as the end of a text, of a turn, or of a message. False for numbers outside
+    /// the vocabulary.
     pub fn is_eog(&self, token: Token) -> bool {
         // SAFETY: the token is in the vocabulary, which exists.
         self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_eog(self.raw, token) }
     }
 
-    /// Whether a token is a control token, which has no text. False outside the vocabulary.
+    /// Whether a token is a control token, which has no text. False for numbers outside the vocabulary.
     pub fn is_control(&self, token: Token) -> bool {
         // SAFETY: as in `is_eog`.
         self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_control(self.raw, token) }
@@ -174,7 +175,7 @@ impl Vocab {
 
     /// The token that begins a text, if the model has one.
     pub fn bos(&self) -> Option<Token> {
-        // SAFETY: the vocabulary lives; absent tokens are -1.
+        // SAFETY: the vocabulary lives. For a token that the model lacks, llama.cpp returns -1.
         Some(unsafe { raw::llama_vocab_bos(self.raw) }).filter(|token| self.contains(*token))
     }
 
@@ -189,7 +190,7 @@ impl Vocab {
     #[doc(alias = "llama_vocab_fim_pre")]
     pub fn fim(&self) -> FimTokens {
         let token = |of: unsafe extern "C" fn(*const raw::llama_vocab) -> Token| {
-            // SAFETY: the vocabulary lives; absent tokens are -1.
+            // SAFETY: the vocabulary lives. For a token that the model lacks, llama.cpp returns -1.
             Some(unsafe { of(self.raw) }).filter(|token| self.contains(*token))
         };
         FimTokens {
@@ -202,11 +203,11 @@ impl Vocab {
         }
     }
 
-    /// Tokens that must never be chosen, by the model's header (`tokenizer.ggml.suppress_tokens`).
+    /// Tokens that must never be chosen, according to the model's header (`tokenizer.ggml.suppress_tokens`).
     #[doc(alias = "llama_vocab_get_suppress_tokens")]
     pub fn suppressed(&self) -> &[Token] {
         let mut count = 0;
-        // SAFETY: the vocabulary lives; the list belongs to it and lives as long.
+        // SAFETY: the vocabulary lives, and the list lives as long.
         let list = unsafe { raw::llama_vocab_get_suppress_tokens(self.raw, &raw mut count) };
         match usize::try_from(count) {
             // SAFETY: llama.cpp states that the list has `count` entries.
@@ -220,7 +221,7 @@ impl Vocab {
         if !self.has_tokenizer() {
             return AddedTokens::default();
         }
-        // SAFETY: the vocabulary lives; absent tokens are -1.
+        // SAFETY: the vocabulary lives. For a token that the model lacks, llama.cpp returns -1.
         let (bos, eos, sep) = unsafe {
             (
                 raw::llama_vocab_get_add_bos(self.as_ptr()),
@@ -242,7 +243,7 @@ impl Vocab {
     }
 }
 
-/// Refuses a number that is not a token of a vocabulary with `n_tokens` tokens.
+/// Refuses a number that is not a token: the vocabulary has `n_tokens` tokens.
 pub(crate) fn check_token(token: Token, n_tokens: u32) -> Result<(), Error> {
     match u32::try_from(token) {
         Ok(token) if token < n_tokens => Ok(()),

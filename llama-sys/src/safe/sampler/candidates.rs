@@ -18,12 +18,12 @@ impl Candidate {
         self.0.id
     }
 
-    /// Its logit after the samplers so far.
+    /// The candidate's logit, as the samplers so far have changed it.
     pub fn logit(&self) -> f32 {
         self.0.logit
     }
 
-    /// Its probability among the candidates, as the last sampler computed it; 0 before any sampler has.
+    /// The candidate's probability, as the last sampler computed it; 0 if no sampler has computed it.
     /// [`Candidates::softmax`] computes it.
     pub fn probability(&self) -> f32 {
         self.0.p
@@ -40,13 +40,13 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// The tokens of one output that may come next, with logits and probabilities. A generation needs only one list, which
-/// is filled again for each token and allocates only for the first one.
+/// The tokens that may follow one output, with their logits and probabilities. A generation needs only one such list.
+/// It is filled again for each token, and allocates memory only for the first.
 #[doc(alias = "llama_token_data_array")]
 #[derive(Debug, Default, Clone)]
 pub struct Candidates {
     list: Vec<Candidate>,
-    /// The start of the entries that are left. Samplers drop entries at both ends of the list.
+    /// The index of the first remaining entry. Samplers drop entries at both ends of the list.
     start: usize,
     end: usize,
     /// Number of tokens in the vocabulary.
@@ -61,7 +61,7 @@ impl Candidates {
     ///
     /// # Errors
     ///
-    /// As [`Context::logits`].
+    /// The errors of [`Context::logits`].
     pub fn fill(&mut self, context: &mut Context, index: i32) -> Result<(), Error> {
         self.set(context.logits(index)?, None);
         Ok(())
@@ -72,7 +72,7 @@ impl Candidates {
     ///
     /// # Errors
     ///
-    /// As [`Context::logits`]; [`Error::NoCandidates`] for a mask that allows no token.
+    /// The errors of [`Context::logits`]; [`Error::NoCandidates`] for a mask that allows no token.
     pub fn fill_masked(&mut self, context: &mut Context, index: i32, mask: &[u32]) -> Result<(), Error> {
         self.set(context.logits(index)?, Some(mask));
         if self.is_empty() {
@@ -81,11 +81,11 @@ impl Candidates {
         Ok(())
     }
 
-    /// Fills the list with all tokens or those that a mask allows. `logits` has one entry for each token of the
+    /// Fills the list with all tokens, or with those that a mask allows. `logits` has one entry for each token of the
     /// vocabulary.
     pub fn set(&mut self, logits: &[f32], mask: Option<&[u32]>) {
         self.list.clear();
-        // Room for all tokens is reserved at once, because the next mask may allow more tokens than this one.
+        // Room for all tokens is reserved here, because the next mask may allow more tokens than this one.
         self.list.reserve(logits.len());
         let candidate =
             |token: usize| Candidate(raw::llama_token_data { id: token as Token, logit: logits[token], p: 0.0 });
@@ -137,7 +137,7 @@ impl Candidates {
         self.n_tokens
     }
 
-    /// The candidate that a sampler has chosen; `None` before that, and after the candidate was dropped.
+    /// The candidate that a sampler has chosen. `None` if no candidate was chosen yet, or the chosen one was dropped.
     pub fn selected(&self) -> Option<&Candidate> {
         self.as_slice().get(self.selected?)
     }
@@ -147,7 +147,7 @@ impl Candidates {
         self.iter().any(|candidate| candidate.token() == token)
     }
 
-    /// Keeps the candidates for which `keep` returns true. Probabilities stay as they are.
+    /// Keeps the candidates for which `keep` returns true. Probabilities are not changed.
     pub fn retain(&mut self, mut keep: impl FnMut(&Candidate) -> bool) {
         let mut end = self.start;
         let selected = self.selected.take().map(|selected| self.start + selected);
@@ -165,11 +165,11 @@ impl Candidates {
     }
 
     /// Replaces each candidate's logit by the result of `change` for its token and logit, and clears the choice. A NaN
-    /// becomes negative infinity, so that the token is never chosen while another one is left.
+    /// becomes negative infinity. So this token is chosen only if no other is left.
     pub fn map_logits(&mut self, mut change: impl FnMut(Token, f32) -> f32) {
         for Candidate(data) in &mut self.list[self.start..self.end] {
             let logit = change(data.id, data.logit);
-            // A larger logit would be infinite in the softmax and then become NaN.
+            // A larger logit would be infinite in the softmax, and its probability NaN.
             data.logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) };
         }
         self.sorted = false;
@@ -192,7 +192,7 @@ impl Candidates {
         }
     }
 
-    /// Lends the candidates to llama.cpp, which filters, sorts and selects in place. Then records the result.
+    /// Lends the candidates to llama.cpp, which filters, sorts and selects them in place. Then records the result.
     pub(super) fn lend(
         &mut self,
         call: impl FnOnce(*mut raw::llama_token_data_array) -> Result<bool, Failure>,

@@ -17,9 +17,9 @@ use crate::safe::model::{Model, Token, Vocab};
 /// divided by it must stay finite.
 const MIN_DYNAMIC: f32 = 1e-3;
 
-/// A chain under construction. Samplers apply in the order in which they are added; [`greedy`](Self::greedy),
-/// [`dist`](Self::dist), [`mirostat`](Self::mirostat), [`mirostat_v2`](Self::mirostat_v2) or
-/// [`adaptive_p`](Self::adaptive_p) completes it.
+/// A chain under construction. Samplers are applied in the order in which they are added. The chain is completed by
+/// [`greedy`](Self::greedy), [`dist`](Self::dist), [`mirostat`](Self::mirostat), [`mirostat_v2`](Self::mirostat_v2) or
+/// [`adaptive_p`](Self::adaptive_p).
 #[must_use = "a chain chooses nothing until it is completed"]
 pub struct SamplerChain {
     chain: Chain,
@@ -53,7 +53,7 @@ impl SamplerChain {
             return Err(Error::NoVocabulary);
         }
         let chain = made("making a sampler chain", |error| {
-            // SAFETY: a valid error slot; the chain is ours.
+            // SAFETY: the error slot is valid, and the new chain belongs to us.
             unsafe { raw::shim_sampler_chain(error) }
         })?;
         Ok(Self { chain: Chain(chain), vocab, min_keep: 0, seed: None, depends_on_logits: false, has_grammar: false })
@@ -63,14 +63,14 @@ impl SamplerChain {
     fn add(self, make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler) -> Result<Self, Error> {
         let sampler = made("making a sampler", make)?;
         call::checked(|error| {
-            // SAFETY: the chain takes ownership of a sampler that was just made, or frees it.
+            // SAFETY: the sampler was just made. The chain takes ownership of it, or frees it.
             unsafe { raw::shim_sampler_add(self.chain.0.as_ptr(), sampler.as_ptr(), error) }
         })
         .map_err(|failure| Error::Call { what: "adding a sampler", failure })?;
         Ok(self)
     }
 
-    /// Adds a sampler that is defined by numbers alone.
+    /// Adds a sampler whose parameters are only numbers.
     pub(super) fn simple(self, params: &raw::shim_sampler_params) -> Result<Self, Error> {
         // SAFETY: valid pointers; no other preconditions.
         self.add(|error| unsafe { raw::shim_sampler_new(params, error) })
@@ -110,8 +110,8 @@ impl SamplerChain {
         self
     }
 
-    /// Makes the filters that are added after this (top-p, min-p, typical and XTC) leave at least `n` tokens. The
-    /// default 0 means one token.
+    /// Sets a minimum for the filters that are added after this (top-p, min-p, typical and XTC): each leaves at least
+    /// `n` tokens. The default is 0, which means one token.
     pub fn min_keep(mut self, n: usize) -> Self {
         self.min_keep = n;
         self
@@ -121,7 +121,7 @@ impl SamplerChain {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] beyond 2147483647.
+    /// [`Error::InvalidParameter`] above 2147483647.
     pub fn top_k(self, k: u32) -> Result<Self, Error> {
         let count = int("top_k", k)?;
         self.simple(&raw::shim_sampler_params { kind: raw::SHIM_SAMPLER_KIND_TOP_K, count, ..NOTHING })
@@ -169,18 +169,18 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_TOP_N_SIGMA, [n, 0.0, 0.0])
     }
 
-    /// Excludes top choices: with probability `chance`, drops all tokens whose probability is at least `threshold`,
-    /// except the least likely of them. A `chance` of 0.0 or a threshold above 0.5 drops none. It draws from separate
-    /// random numbers, by `seed`.
+    /// Excludes top choices: with probability `chance`, drops all tokens whose probability is at least `threshold`, but
+    /// keeps the least likely of these. A `chance` of 0.0 or a threshold above 0.5 drops none. This sampler has its own
+    /// random numbers, which `seed` determines.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] outside 0.0 to 1.0, and for the seed as [`dist`](Self::dist).
+    /// [`Error::InvalidParameter`] outside 0.0 to 1.0, and for the same seed as in [`dist`](Self::dist).
     pub fn xtc(self, chance: f32, threshold: f32, seed: u32) -> Result<Self, Error> {
         probability("xtc_probability", chance)?;
         probability("xtc_threshold", threshold)?;
         let is_on = chance > 0.0 && threshold <= 0.5;
-        // A sampler that is off draws no random numbers, so it needs no seed.
+        // If this sampler is off, it draws no random numbers and needs no seed.
         let chain = match is_on {
             true => self.seeded(seed)?.depending_on_logits(),
             false => self,
@@ -199,22 +199,22 @@ impl SamplerChain {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a temperature that is not finite, is negative, or is so low that logits divided
-    /// by it may be infinite: 0.000001 is the lowest besides 0.0.
+    /// [`Error::InvalidParameter`] for a temperature that is negative, not finite, or so low that divided logits may be
+    /// infinite. The lowest temperature above 0.0 is 0.000001.
     pub fn temperature(self, temperature: f32) -> Result<Self, Error> {
         check_temperature(temperature)?;
         self.of_values(raw::SHIM_SAMPLER_KIND_TEMP, [temperature, 0.0, 0.0])
     }
 
     /// Divides the logits by a temperature that depends on their entropy: `temperature` - `range` if one token is
-    /// certain, `temperature` + `range` if all are equally likely. In between, the temperature rises with the entropy,
-    /// taken as a share of the maximum entropy and raised to the power `exponent`. A lowest temperature below 0.001 is
-    /// raised to 0.001.
+    /// certain, `temperature` + `range` if all are equally likely. In between, the temperature rises with the entropy.
+    /// To compute it, the entropy is divided by the maximum entropy and raised to the power `exponent`. If the lowest
+    /// temperature is below 0.001, 0.001 is used.
     ///
     /// # Errors
     ///
-    /// As [`temperature`](Self::temperature); [`Error::InvalidParameter`] for a range or an exponent that is not finite
-    /// or is negative.
+    /// The errors of [`temperature`](Self::temperature); [`Error::InvalidParameter`] for a range or an exponent that is
+    /// negative or not finite.
     #[doc(alias = "temp_ext")]
     pub fn dynamic_temperature(self, temperature: f32, range: f32, exponent: f32) -> Result<Self, Error> {
         check_temperature(temperature)?;
@@ -223,20 +223,21 @@ impl SamplerChain {
         let highest = temperature + range;
         let mut numbers = [temperature, range, exponent];
         if range > 0.0 && temperature - range < MIN_DYNAMIC && highest > MIN_DYNAMIC {
-            // Raises the lowest temperature and keeps the highest.
+            // The lowest temperature is raised, and the highest is kept.
             let middle = f32::midpoint(highest, MIN_DYNAMIC);
             numbers = [middle, middle - MIN_DYNAMIC, exponent];
         }
         self.of_values(raw::SHIM_SAMPLER_KIND_TEMP_EXT, numbers)
     }
 
-    /// Makes tokens among the last `last_n` less likely. Their logit is divided by `repeat` (1.0: off). Then
-    /// `frequency` is subtracted for each occurrence, and `presence` once (0.0: off).
+    /// Makes tokens among the last `last_n` less likely. The logit of such a token is divided by `repeat` (1.0: off).
+    /// Then `frequency` is subtracted for each time that the token occurs, and `presence` is subtracted once (0.0:
+    /// off).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for numbers that are not finite, a `repeat` below 0.000001, a `frequency` or
-    /// `presence` beyond a million either way.
+    /// [`Error::InvalidParameter`] for numbers that are not finite, a `repeat` below 0.000001, and a `frequency` or
+    /// `presence` above a million or below minus a million.
     pub fn penalties(self, last_n: u32, repeat: f32, frequency: f32, presence: f32) -> Result<Self, Error> {
         let last_n = check_last_n("penalty_last_n", last_n)?;
         if !repeat.is_finite() || repeat < MIN_TEMPERATURE {
@@ -249,20 +250,20 @@ impl SamplerChain {
         self.add(|error| unsafe { raw::shim_sampler_penalties(n_vocab, last_n, repeat, frequency, presence, error) })
     }
 
-    /// "Don't repeat yourself" (<https://github.com/oobabooga/text-generation-webui/pull/5677>): a token that would
-    /// continue a repetition of `n` tokens, with `n` at least `allowed_length`, has `multiplier * base ^ (n -
-    /// allowed_length)` subtracted from its logit. Repetitions are searched among the last `last_n` tokens and do not
-    /// reach over a sequence breaker. A multiplier of 0.0 or a `last_n` of 0 turns it off.
+    /// "Don't repeat yourself" (<https://github.com/oobabooga/text-generation-webui/pull/5677>). If a token would
+    /// continue a repetition of `n` tokens, and `n` is at least `allowed_length`, then `multiplier * base ^ (n -
+    /// allowed_length)` is subtracted from its logit. Repetitions are searched for among the last `last_n` tokens. A
+    /// repetition ends at a sequence breaker. With a multiplier of 0.0 or a `last_n` of 0, this sampler is off.
     ///
-    /// Each breaker is compared with every token of the vocabulary here, which takes some milliseconds. There may be 64
-    /// different ones (include/llama.h, `LLAMA_DRY_MAX_SEQ_BREAKERS`).
+    /// This call compares each breaker with every token of the vocabulary, which takes some milliseconds. At most 64
+    /// different breakers are allowed (include/llama.h, `LLAMA_DRY_MAX_SEQ_BREAKERS`).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for numbers that are not finite, for a negative multiplier, for a base below 1.0,
-    /// which llama.cpp would take as "off", for a breaker that is empty, longer than 40 bytes or contains a NUL, and
-    /// for more than 64 different breakers, because llama.cpp would ignore the last ones; [`Error::NoVocabulary`] for
-    /// breakers with a model whose tokens have no texts.
+    /// [`Error::InvalidParameter`] for numbers that are not finite, for a negative multiplier, and for a base below
+    /// 1.0, which llama.cpp would read as "off". Also for a breaker that is empty, longer than 40 bytes or contains a
+    /// NUL, and for more than 64 different breakers, because llama.cpp would ignore the last ones.
+    /// [`Error::NoVocabulary`] for breakers if the model's tokens have no texts.
     pub fn dry(
         self,
         multiplier: f32,
@@ -302,12 +303,13 @@ impl SamplerChain {
         })
     }
 
-    /// Adds to the logits of single tokens. Negative infinity forbids a token as long as another is left.
+    /// Adds a number to the logit of each listed token. Negative infinity forbids a token, unless no other token is
+    /// left.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a token outside the vocabulary, and for a bias that is NaN or beyond a million
-    /// either way; negative infinity is allowed.
+    /// [`Error::InvalidParameter`] for a token outside the vocabulary, and for a bias that is NaN, above a million or
+    /// below minus a million. Negative infinity is allowed.
     pub fn logit_bias(self, biases: &[(Token, f32)]) -> Result<Self, Error> {
         for &(token, value) in biases {
             self.vocab.check(token)?;
@@ -322,16 +324,17 @@ impl SamplerChain {
         self.add(|error| unsafe { raw::shim_sampler_logit_bias(n_vocab, list.len() as i32, list.as_ptr(), error) })
     }
 
-    /// Allows only tokens that continue a text of the GBNF `grammar` from rule `root`. A chain with a grammar keeps the
-    /// model loaded.
+    /// Allows only tokens with which the text stays a beginning of a text of the GBNF `grammar`, from the rule `root`.
+    /// A chain with a grammar keeps the model loaded.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a grammar that is empty or holds a NUL byte; [`Error::Call`] for one
-    /// that does not parse.
+    /// [`Error::InvalidParameter`] for a grammar that is empty or contains a NUL byte; [`Error::Call`] for a grammar
+    /// that cannot be parsed.
     pub fn grammar(mut self, grammar: &str, root: &str) -> Result<Self, Error> {
         if grammar.trim().is_empty() {
-            // llama.cpp would silently apply no constraint (llama-sampler.cpp, llama_sampler_init_grammar_impl).
+            // With an empty grammar, llama.cpp would silently apply no constraint (llama-sampler.cpp,
+            // llama_sampler_init_grammar_impl).
             return Err(Error::parameter("grammar", "empty", "a grammar must have a rule"));
         }
         let (grammar, root) = (text("grammar", grammar)?, text("root", root)?);

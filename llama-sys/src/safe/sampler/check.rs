@@ -5,20 +5,22 @@ use std::ffi::CString;
 use crate::raw;
 use crate::safe::call::Error;
 
-/// Maximum of `last_n`: more tokens than any context holds today.
+/// Maximum of `last_n`. No context of today has as many tokens.
 const MAX_LAST_N: u32 = 1 << 24;
 
-/// The largest addition to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit (llama-sampler.cpp,
-/// llama_token_data_array_partial_sort), which must stay far from the end of an `int`.
+/// The maximum that may be added to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit
+/// (llama-sampler.cpp, llama_token_data_array_partial_sort), and such a number must stay far below the maximum of an
+/// `int`.
 const MAX_BIAS: f32 = 1e6;
 
-/// The lowest temperature. A lower one would make the divided logits too large for that sort, or infinite.
+/// The lowest temperature. With a lower one, divided logits would be too large for that sort, or infinite.
 pub(super) const MIN_TEMPERATURE: f32 = 1e-6;
 
-/// Maximum bytes of a sequence breaker. llama.cpp silently drops the rest of a longer one (llama_sampler_init_dry).
+/// Maximum number of bytes in a sequence breaker. llama.cpp silently cuts off the rest of a longer one
+/// (llama_sampler_init_dry).
 const MAX_BREAKER: usize = 40;
 
-/// Maximum number of sequence breakers. llama.cpp ignores further ones with a warning (llama_sampler_init_dry).
+/// Maximum number of sequence breakers. llama.cpp logs a warning and ignores further ones (llama_sampler_init_dry).
 const MAX_BREAKERS: usize = raw::LLAMA_DRY_MAX_SEQ_BREAKERS as usize;
 
 pub(super) fn text(name: &'static str, text: &str) -> Result<CString, Error> {
@@ -29,7 +31,7 @@ pub(super) fn int(name: &'static str, value: u32) -> Result<i32, Error> {
     i32::try_from(value).map_err(|_| Error::parameter(name, value, "it must be at most 2147483647"))
 }
 
-/// Refuses a number of tokens that is too large: llama.cpp allocates memory for all of them at once.
+/// Refuses a number of tokens that is too large, because llama.cpp allocates memory for all of them at once.
 pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
     match i32::try_from(last_n) {
         Ok(tokens) if last_n <= MAX_LAST_N => Ok(tokens),
@@ -37,7 +39,7 @@ pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
     }
 }
 
-/// The sequence breakers without repetitions, in their order.
+/// The sequence breakers in their order, each only once.
 pub(super) fn sequence_breakers(breakers: &[impl AsRef<str>]) -> Result<Vec<CString>, Error> {
     let mut different: Vec<CString> = Vec::new();
     for breaker in breakers {

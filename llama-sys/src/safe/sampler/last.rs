@@ -16,26 +16,27 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_GREEDY, [0.0; 3]).map(Self::finish)
     }
 
-    /// Completes the chain: chooses a token at random by the probabilities. The same seed gives the same choices.
+    /// Completes the chain: chooses a token at random, according to the probabilities. The same seed gives the same
+    /// choices.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for 4294967295, by which llama.cpp means "draw a seed" (`LLAMA_DEFAULT_SEED`).
+    /// [`Error::InvalidParameter`] for 4294967295, which means "draw a seed" in llama.cpp (`LLAMA_DEFAULT_SEED`).
     pub fn dist(self, seed: u32) -> Result<Sampler, Error> {
         self.chosen_by(raw::SHIM_SAMPLER_KIND_DIST, [0.0; 3], seed)
     }
 
     /// Completes the chain: Mirostat (<https://arxiv.org/abs/2007.14966>), which keeps the surprise of the text near
-    /// `tau` bits per token. It learns from the surprise of the chosen tokens at the rate `eta`. Its estimate uses `m`
-    /// tokens; llama.cpp's programs use 100.
+    /// `tau` bits per token. It learns from the surprise of the chosen tokens, with `eta` as its learning rate. Its
+    /// estimate uses `m` tokens; llama.cpp's programs use 100.
     ///
-    /// If the model is so certain that the surprise stays below `tau` for long, llama.cpp's number of tokens to keep
-    /// overflows, and the choices become wrong. [`mirostat_v2`](Self::mirostat_v2) does not compute such a number.
+    /// If the model is so certain that the surprise stays below `tau` for long, a number in llama.cpp overflows (the
+    /// number of tokens to keep), and the choices become wrong. [`mirostat_v2`](Self::mirostat_v2) has no such number.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a `tau` or `eta` that is not finite or is negative, for an `m` of 0 or beyond
-    /// 2147483647, and for the seed as [`dist`](Self::dist).
+    /// [`Error::InvalidParameter`] for a `tau` or `eta` that is negative or not finite, for an `m` of 0 or above
+    /// 2147483647, and for the same seed as in [`dist`](Self::dist).
     pub fn mirostat(self, tau: f32, eta: f32, m: u32, seed: u32) -> Result<Sampler, Error> {
         not_negative("mirostat_tau", tau)?;
         not_negative("mirostat_eta", eta)?;
@@ -56,12 +57,12 @@ impl SamplerChain {
         chain.simple(&params).map(Self::finish)
     }
 
-    /// Completes the chain: Mirostat 2.0, which drops the tokens that are more surprising than a bound. It moves the
-    /// bound at the rate `eta`, so that the surprise of the text stays near `tau` bits per token.
+    /// Completes the chain: Mirostat 2.0, which drops the tokens that are more surprising than a bound. The bound moves
+    /// at the rate `eta`, so that the surprise of the text stays near `tau` bits per token.
     ///
     /// # Errors
     ///
-    /// As [`mirostat`](Self::mirostat).
+    /// The errors of [`mirostat`](Self::mirostat).
     pub fn mirostat_v2(self, tau: f32, eta: f32, seed: u32) -> Result<Sampler, Error> {
         not_negative("mirostat_tau", tau)?;
         not_negative("mirostat_eta", eta)?;
@@ -69,14 +70,14 @@ impl SamplerChain {
     }
 
     /// Completes the chain: adaptive-p (<https://github.com/ggml-org/llama.cpp/pull/17927>), which prefers tokens whose
-    /// probability is near a target. It moves the target so that the mean probability of the chosen tokens stays at
-    /// `target`; in the mean, each token counts `decay` times as much as the next. A negative target means
-    /// [`dist`](Self::dist).
+    /// probability is near a target. The sampler adjusts this target so that the mean probability of the chosen tokens
+    /// stays near `target`. In this mean, each token counts `decay` times as much as the next. With a negative target,
+    /// the sampler works like [`dist`](Self::dist).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a target that is above 1.0 or not finite, a decay outside 0.0 to 0.99, and for
-    /// the seed as [`dist`](Self::dist).
+    /// [`Error::InvalidParameter`] for a target that is above 1.0 or not finite, for a decay outside 0.0 to 0.99, and
+    /// for the same seed as in [`dist`](Self::dist).
     pub fn adaptive_p(self, target: f32, decay: f32, seed: u32) -> Result<Sampler, Error> {
         if !target.is_finite() || target > 1.0 {
             return Err(Error::parameter(

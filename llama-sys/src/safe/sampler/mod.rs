@@ -19,16 +19,17 @@ use crate::safe::model::{Model, Token, Vocab, check_token};
 
 /// A complete chain, whose last sampler chooses a token.
 ///
-/// A sampler copies the facts that it needs from the model, and does not keep the model loaded. So it can continue with
-/// another load of the same vocabulary. Only a [grammar](SamplerChain::grammar) keeps the model loaded.
+/// A sampler copies the facts that it needs about the model, and does not keep the model loaded. So after the model was
+/// loaded again, the same sampler can continue if the vocabulary is the same. Only a [grammar](SamplerChain::grammar)
+/// keeps the model loaded.
 pub struct Sampler {
     chain: Chain,
     n_tokens: u32,
     seed: Option<u32>,
     depends_on_logits: bool,
-    /// The vocabulary from which a grammar reads the texts of tokens.
+    /// The vocabulary with the texts of tokens that a grammar reads.
     _vocab: Option<Vocab>,
-    /// Memory for the tokens that a mask allows.
+    /// A list that is filled again for each mask, with the tokens that the mask allows.
     allowed: Candidates,
 }
 
@@ -39,7 +40,7 @@ unsafe impl Send for Chain {}
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        // SAFETY: created by llama_sampler_chain_init and freed once, with the samplers added to it.
+        // SAFETY: llama_sampler_chain_init made the chain. It is freed once, together with its samplers.
         unsafe { raw::llama_sampler_free(self.0.as_ptr()) };
     }
 }
@@ -74,7 +75,8 @@ impl Sampler {
         SamplerChain::new(model)
     }
 
-    /// Chooses a token from the logits of token `index` of the last batch (-1: the last output) and accepts it.
+    /// Chooses a token from the logits of token `index` of the last batch (-1: the last output), and accepts the
+    /// choice.
     ///
     /// # Errors
     ///
@@ -91,12 +93,13 @@ impl Sampler {
         .map_err(|failure| Error::Call { what: "sampling", failure })
     }
 
-    /// As [`sample`](Self::sample), among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set if token
-    /// `t` may be chosen. Missing words allow nothing; bits beyond the vocabulary are ignored.
+    /// As [`sample`](Self::sample), but only among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set
+    /// if token `t` may be chosen. Tokens whose words are missing are not allowed. Bits beyond the vocabulary are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// As [`sample`](Self::sample); [`Error::NoCandidates`] for a mask that allows no token.
+    /// The errors of [`sample`](Self::sample); [`Error::NoCandidates`] for a mask that allows no token.
     pub fn sample_masked(&mut self, context: &mut Context, index: i32, mask: &[u32]) -> Result<Token, Error> {
         let mut allowed = std::mem::take(&mut self.allowed);
         let chosen = allowed.fill_masked(context, index, mask).and_then(|()| self.apply(&mut allowed));
@@ -106,8 +109,8 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Filters and sorts the candidates and chooses one of them, without accepting it: pass the choice to
-    /// [`accept`](Self::accept). [`Candidates::fill`], this call and accepting the choice are together the same as
+    /// Filters and sorts the candidates, and chooses one of them. The choice is not accepted: pass it to
+    /// [`accept`](Self::accept). Together, [`Candidates::fill`], `apply` and `accept` do the same as
     /// [`sample`](Self::sample).
     ///
     /// # Errors
@@ -127,12 +130,12 @@ impl Sampler {
         });
         applied.map_err(|failure| Error::Call { what: "sampling", failure }).and_then(|_| {
             let selected = candidates.selected().map(Candidate::token);
-            // The choice is always set, because the last sampler of a chain selects a token.
+            // A choice always exists, because the last sampler of a chain selects a token.
             selected.ok_or(Error::NoCandidates { n_tokens: self.n_tokens })
         })
     }
 
-    /// Accepts a token that the chain did not choose, such as a token of the prompt, for penalties.
+    /// Accepts a token that the chain did not choose, such as a token of the prompt. Penalties then count it.
     ///
     /// # Errors
     ///
@@ -147,19 +150,20 @@ impl Sampler {
         .map_err(|failure| Error::Call { what: "accepting a token", failure })
     }
 
-    /// Whether a choice changes state that depends on the logits: the running means of mirostat and adaptive-p, and the
-    /// count of random numbers that mirostat and XTC have drawn. Choices of such a chain cannot be
-    /// [skipped](Self::skip). Repeat them instead, by [`apply`](Self::apply) to the same candidates and
-    /// [`accept`](Self::accept).
+    /// Whether a choice changes state in a way that depends on the logits. Mirostat and adaptive-p have running means,
+    /// and in mirostat and XTC the logits decide how many random numbers are drawn. With such a chain, choices cannot
+    /// be [skipped](Self::skip). Repeat the choices then: [`apply`](Self::apply) the chain to the same candidates, and
+    /// [`accept`](Self::accept) each choice.
     pub fn depends_on_logits(&self) -> bool {
         self.depends_on_logits
     }
 
-    /// Draws the random numbers of `n` choices without choosing. So a generation that continues in another process
-    /// makes the same choices as the first process would have made. Pass the chosen tokens to [`accept`](Self::accept).
+    /// Draws the random numbers of `n` choices without choosing. With this, a generation that continues in another
+    /// process makes the same choices as in the first process. Penalties need the chosen tokens too: pass them to
+    /// [`accept`](Self::accept).
     ///
-    /// The samplers of a chain that does not [depend on the logits](Self::depends_on_logits) draw at most one number
-    /// per choice, for any number of candidates (llama-sampler.cpp, `llama_sampler_dist_apply`).
+    /// If a chain does not [depend on the logits](Self::depends_on_logits), each of its samplers draws at most one
+    /// number per choice, whatever the number of candidates (llama-sampler.cpp, `llama_sampler_dist_apply`).
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Calls of the operating system that the standard library lacks, with substitutes on systems that lack them too.
-//! rustix has the calls of Unix, but takes as long to compile as this crate.
+//! Calls of the operating system that the standard library lacks, and substitutes for systems without such a call.
+//! rustix has these calls for Unix, but takes as long to compile as this crate.
 
 #[cfg(windows)]
 mod sparse;
@@ -21,7 +21,7 @@ pub use stdout::print_to_stderr;
 #[cfg(windows)]
 pub use video_memory::{VideoMemory, VideoMemoryUse};
 
-/// The number of the user that this process runs as; 0 on Windows, where users have no number.
+/// The number of the user whose process this is; 0 on Windows, where users have no number.
 pub fn user_id() -> u32 {
     #[cfg(unix)]
     // SAFETY: takes no arguments and cannot fail.
@@ -48,11 +48,12 @@ pub fn longest_file() -> Option<u64> {
     None
 }
 
-/// Creates an empty file in memory (`memfd_create`). Returns it with the path by which this process can open it again.
+/// Creates an empty file in memory (`memfd_create`). Returns the file, and a path with which this process can open it
+/// again.
 ///
 /// # Errors
 ///
-/// The system's error, if no file descriptors are left, there is no `/proc`, or the system is not Linux.
+/// The system's error, if no file descriptors are left or there is no `/proc`. An error too if the system is not Linux.
 pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
     #[cfg(target_os = "linux")]
     {
@@ -70,7 +71,8 @@ pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Ends this process without destructors and without a dump of its memory (`SIGKILL`); on Windows it aborts.
+/// Ends this process at once: no destructors run, and its memory is not dumped (`SIGKILL`). On Windows the process
+/// aborts.
 pub fn end_this_process() -> ! {
     #[cfg(unix)]
     // SAFETY: the calls touch no memory of ours.

@@ -1,4 +1,4 @@
-//! Sparse files on Windows, where holes in a file take space unless the file is marked as sparse.
+//! Sparse files on Windows. Without this mark, holes in a file take space there.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +8,12 @@ use windows::Win32::Foundation::HANDLE;
 use windows::Win32::System::IO::DeviceIoControl;
 use windows::Win32::System::Ioctl::FSCTL_SET_SPARSE;
 
-/// Marks a file that is open for writing as sparse: parts that are never written take no space (`FSCTL_SET_SPARSE`).
+/// Marks a file that is open for writing as sparse, so that the parts that are never written take no space
+/// (`FSCTL_SET_SPARSE`).
 ///
 /// # Errors
 ///
-/// The file system's error if it has no sparse files (FAT, exFAT).
+/// The file system's error, if it does not support sparse files (FAT, exFAT).
 pub fn make_sparse(file: &File) -> io::Result<()> {
     let handle = HANDLE(file.as_raw_handle());
     let mut returned = 0;

@@ -6,10 +6,10 @@ use std::thread;
 
 const THREAD: &str = "llama-deep-stack";
 
-/// Runs `f` on a new thread with a stack of `bytes` bytes, and waits for it. Only the used part of the stack takes
-/// memory.
+/// Runs `f` on a new thread with a stack of `bytes` bytes, and waits for the result. Only the used part of the stack
+/// takes memory.
 ///
-/// Lines that llama.cpp logs during the call belong to that thread.
+/// Lines that llama.cpp logs during the call count as lines of the new thread.
 pub(crate) fn with_stack<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> Result<T, io::Error> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name(THREAD.into()).stack_size(bytes);
@@ -22,7 +22,7 @@ pub(crate) fn with_stack<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) ->
 mod tests {
     use super::with_stack;
 
-    /// A recursion that takes some hundred bytes of stack for each level.
+    /// A recursion in which each level takes some hundred bytes of stack.
     fn deep(n: u32) -> u32 {
         let used = std::hint::black_box([n; 64]);
         match n {

@@ -1,5 +1,5 @@
-//! stdout on Windows. A worker sends its messages there, so a line that a C library printed would be taken for a
-//! message.
+//! stdout on Windows. A worker sends its messages to stdout, and a line that a C library printed there would look like
+//! a message.
 
 use std::ffi::c_int;
 use std::io;
@@ -9,15 +9,15 @@ unsafe extern "C" {
     fn _dup2(from: c_int, to: c_int) -> c_int;
 }
 
-/// Sends everything that this process prints to stdout to stderr from now on, including output of C libraries that
-/// share its C library. A handle of stdout that was copied before stays valid.
+/// From now on, sends to stderr whatever this process prints to stdout, including output of C libraries that use the
+/// same C runtime. If a handle of stdout was copied before, the copy stays valid.
 ///
 /// # Errors
 ///
-/// The C library has no stdout or no stderr, as in programs that were started without a console and without
-/// redirection.
+/// An error if the C library has no stdout or no stderr. This is so in programs that were started without a console and
+/// without redirection.
 pub fn print_to_stderr() -> io::Result<()> {
-    // SAFETY: the call touches no memory. It closes stdout's handle, but Rust keeps no copy of that handle: it asks the
+    // SAFETY: the call touches no memory. It closes stdout's handle. Rust keeps no copy of the handle, but asks the
     // system for it each time.
     match unsafe { _dup2(2, 1) } {
         0 => Ok(()),
@@ -30,7 +30,7 @@ mod tests {
     use std::ffi::{CStr, c_char, c_int, c_void};
     use std::process::Command;
 
-    // stdio.h
+    // From stdio.h.
     unsafe extern "C" {
         fn puts(text: *const c_char) -> c_int;
         fn fflush(file: *mut c_void) -> c_int;

@@ -1,8 +1,8 @@
-//! Windows' own account of a process's video memory: its budget on each GPU, and its use.
+//! How Windows counts a process's video memory: the budget on each GPU, and the memory in use.
 //!
-//! Windows gives each process a budget of a GPU's memory. A process that exceeds its budget does not fail: the system
-//! moves its memory to the host's, where the GPU reads it over PCIe. Neither CUDA nor NVML reports that; DXGI does
-//! (`IDXGIAdapter3::QueryVideoMemoryInfo`).
+//! For each GPU, Windows gives each process a budget of memory. A process that exceeds its budget does not fail: the
+//! system moves its memory to the host's, where the GPU reads it over PCIe. CUDA and NVML do not report that, but DXGI
+//! does (`IDXGIAdapter3::QueryVideoMemoryInfo`).
 
 use windows::Win32::Graphics::Dxgi::{
     CreateDXGIFactory1, DXGI_MEMORY_SEGMENT_GROUP, DXGI_MEMORY_SEGMENT_GROUP_LOCAL,
@@ -24,12 +24,13 @@ pub struct VideoMemoryUse {
     pub budget: u64,
     /// The GPU's own memory in use.
     pub used: u64,
-    /// The host's memory in use for this GPU: buffers that were moved there, and buffers that were made there.
+    /// The host's memory that is used for this GPU: buffers that were moved there, and buffers that were allocated
+    /// there.
     pub on_host: u64,
 }
 
 impl VideoMemory {
-    /// All GPUs in Windows' order; none if DXGI does not answer.
+    /// All GPUs in Windows' order. The list is empty if DXGI does not answer.
     #[must_use]
     pub fn adapters() -> Vec<Self> {
         // SAFETY: the function takes no arguments, and returns an interface that counts its references.
@@ -53,7 +54,7 @@ impl VideoMemory {
             .collect()
     }
 
-    /// Its name: `NVIDIA GeForce RTX 4090`.
+    /// The GPU's name, such as `NVIDIA GeForce RTX 4090`.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.description

@@ -8,11 +8,11 @@ const ROW: i64 = 512;
 /// ggml-cuda/fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`, `GGML_PAD(data.end, 128)`.
 const SCRATCH_ALIGNMENT: usize = 128;
 
-/// Bytes that a tensor takes, before alignment: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alloc_size`.
+/// Bytes that a tensor takes, before alignment: as in ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alloc_size`.
 ///
 /// # Safety
 ///
-/// A ggml tensor, with the sources that its operation has.
+/// `tensor` must be a tensor that ggml made, with the sources that its operation needs.
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     let mut size = bytes;
     if tensor.op == raw::GGML_OP_FLASH_ATTN_EXT {
@@ -28,15 +28,15 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     size
 }
 
-/// Bytes of a fused attention. Keys and values that are not F16 are converted in memory behind the result:
-/// ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh,
+/// Bytes of the result of a fused attention. Keys and values that are not F16 are converted, in memory after the end of
+/// the result: ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh,
 /// `ggml_cuda_flash_attn_ext_get_f16_extra_data`.
 unsafe fn attention_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     // SAFETY: the caller's promise.
     let Some([queries, keys, values]) = (unsafe { attention(tensor) }) else {
         return bytes;
     };
-    // A single token runs on the vector kernel, which reads the cache as it is (but converts F32).
+    // For a single token the vector kernel is used. It reads the cache without conversion, except for F32.
     let vector = queries.ne[1] == 1 && queries.ne[0] <= 256 && queries.ne[0] % 64 == 0 && queries.ne[0] != 192;
     let converts = |source: &raw::ggml_tensor| {
         source.type_ != raw::GGML_TYPE_F16 && (!vector || source.type_ == raw::GGML_TYPE_F32)

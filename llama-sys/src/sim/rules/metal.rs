@@ -1,13 +1,13 @@
-//! Metal's rules: some operations keep intermediate results behind their result.
+//! Metal's rules. Some operations need memory for intermediate results, after the end of their result.
 
 use super::tensor::{attention, elements, shares_memory};
 use crate::raw;
 
-/// Bytes that a tensor takes, before alignment: ggml-metal.cpp, `ggml_backend_metal_buffer_type_get_alloc_size`.
+/// Bytes that a tensor takes, before alignment: as in ggml-metal.cpp, `ggml_backend_metal_buffer_type_get_alloc_size`.
 ///
 /// # Safety
 ///
-/// A ggml tensor, with the sources that its operation has.
+/// `tensor` must be a tensor that ggml made, with the sources that its operation needs.
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     /// ggml-metal-impl.h, `N_ARGMAX_CHUNK` and `N_ARGMAX_NPART_MAX`.
     const CHUNK: usize = 4096;
@@ -26,8 +26,8 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
         // SAFETY: the caller's promise.
         raw::GGML_OP_FLASH_ATTN_EXT => bytes + unsafe { attention_size(tensor) },
         raw::GGML_OP_CUMSUM | raw::GGML_OP_ARGSORT => 2 * bytes,
-        // ggml-metal-ops.cpp, `ggml_metal_op_argmax_extra`: the largest element of each part of a row, and its place.
-        // SAFETY: as above.
+        // ggml-metal-ops.cpp, `ggml_metal_op_argmax_extra`: for each part of a row, its largest element and that
+        // element's index. SAFETY: as above.
         raw::GGML_OP_ARGMAX => unsafe { tensor.src[0].as_ref() }.map_or(bytes, |rows| {
             match (rows.ne[0] as usize).div_ceil(CHUNK).min(MAX_PARTS) {
                 0 | 1 => bytes,
@@ -45,10 +45,11 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
 /// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`: padding of the last chunk, flags for empty parts of the
 /// mask, partial results, and keys and values in F16. The backend reserves all of it, even if a kernel does not use it.
 unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
-    /// ggml-metal-impl.h, `OP_FLASH_ATTN_EXT_*`: queries and cells per group, of the matrix and of the vector kernel.
+    /// ggml-metal-impl.h, `OP_FLASH_ATTN_EXT_*`: queries and cells per group, for the matrix kernel and for the vector
+    /// kernel.
     const MATRIX: (usize, usize) = (8, 64);
     const VECTOR: (usize, usize) = (1, 32);
-    /// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_tmp`: work groups.
+    /// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_tmp`: number of work groups.
     const GROUPS: usize = 32;
 
     // SAFETY: the caller's promise.

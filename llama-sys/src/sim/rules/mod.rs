@@ -1,4 +1,4 @@
-//! How much memory a tensor takes on a backend: the allocation rules of CUDA, Vulkan and Metal.
+//! The allocation rules of CUDA, Vulkan and Metal: how much memory a tensor takes on a backend.
 
 mod cuda;
 mod metal;
@@ -7,7 +7,7 @@ mod tensor;
 use crate::raw;
 use crate::safe::call::Error;
 
-/// The backend whose allocation rules a simulated GPU follows.
+/// A backend; a simulated GPU follows its allocation rules.
 ///
 /// | | alignment | a tensor takes | a list of tensors is cut at | pinned host memory |
 /// |---|---|---|---|---|
@@ -16,27 +16,27 @@ use crate::safe::call::Error;
 /// | `Vulkan` | the device's | its bytes | min(1 GiB, the device's) | yes |
 /// | `Metal` | 32 | its bytes, scratch of fused attention, experts and sorting | - | no, but it maps files |
 ///
-/// The rules are copied from llama.cpp's backends and are exact, with these exceptions. Rules for CUDA assume the
-/// kernel that does not convert the cache for a single token, and for no other shape (ggml-cuda/fattn.cu,
-/// `ggml_cuda_get_best_fattn_kernel`, also considers the card). Rules for Metal leave out the device's largest buffer,
-/// and the index lists for sparse attention (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_idx`). Pinned
-/// memory of Vulkan is aligned like the CPU's.
+/// The rules are copied from llama.cpp's backends and are exact, with these exceptions. For CUDA: a single token is
+/// assumed to run on the kernel that does not convert the cache, and every other shape on one that does. The real
+/// backend also considers the card (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`). For Metal: the device's
+/// largest buffer, and the index lists for sparse attention, are left out (ggml-metal-ops.cpp,
+/// `ggml_metal_op_flash_attn_ext_extra_idx`). For Vulkan: pinned memory is aligned like the CPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Rules {
     /// The CPU's rules.
     #[default]
     Plain,
-    /// CUDA's rules, for NVIDIA's cards and for AMD's through ROCm.
+    /// CUDA's rules. They apply to NVIDIA's cards, and through ROCm to AMD's.
     Cuda,
-    /// Vulkan's rules, with the device's own limits.
+    /// Vulkan's rules. The device sets their two limits.
     Vulkan {
         /// `minStorageBufferOffsetAlignment` in bytes, a power of two: 16 to 256 in practice.
         alignment: u64,
         /// `maxMemoryAllocationSize` in bytes: often 4 GiB, or all of the memory. Larger buffers are refused.
         max_alloc: u64,
     },
-    /// Metal's rules: files are mapped straight into the GPU's memory.
+    /// Metal's rules: files are mapped into the GPU's memory.
     Metal,
 }
 
@@ -51,7 +51,7 @@ impl Rules {
             Self::Vulkan { alignment, .. } if !alignment.is_power_of_two() => {
                 Err(Error::parameter("alignment", alignment, "an alignment must be a power of two"))
             }
-            // The memory behind buffers is aligned only to pages.
+            // A buffer's memory is aligned to pages, but no further.
             Self::Vulkan { alignment, .. } if alignment > 4096 => {
                 Err(Error::parameter("alignment", alignment, "it must be at most 4096"))
             }
@@ -71,7 +71,7 @@ impl Rules {
         }
     }
 
-    /// The size at which ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp, `ggml_vk_get_device`,
+    /// The size above which ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp, `ggml_vk_get_device`,
     /// `ggml_backend_vk_buffer_type_get_max_size`.
     pub(super) fn buffer_limit(self) -> usize {
         match self {
@@ -80,8 +80,8 @@ impl Rules {
         }
     }
 
-    /// The largest single buffer and tensor that the device accepts: ggml-vulkan-buffers.cpp, `ggml_vk_create_buffer`;
-    /// ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
+    /// The largest buffer, and the largest tensor, that the device accepts: ggml-vulkan-buffers.cpp,
+    /// `ggml_vk_create_buffer`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) fn largest_buffer(self) -> u64 {
         match self {
             Self::Vulkan { max_alloc, .. } => max_alloc,
@@ -113,7 +113,7 @@ impl Rules {
     ///
     /// # Safety
     ///
-    /// A ggml tensor, with the sources that its operation has.
+    /// `tensor` must be a tensor that ggml made, with the sources that its operation needs.
     pub(super) unsafe fn alloc_size(self, tensor: &raw::ggml_tensor) -> usize {
         // SAFETY: ggml_nbytes reads the type and shape of a tensor that lives (ggml.c).
         let bytes = unsafe { raw::ggml_nbytes(tensor) };
@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn cuda_adds_the_rest_of_a_row_of_512_to_quantised_tensors() {
-        // 256 = 512 - 256: 8 blocks of 34 bytes.
+        // The row of 256 elements gets 512 - 256 = 256 more: 8 blocks of 34 bytes.
         let weight = tensor(raw::GGML_TYPE_Q8_0, [256, 3, 1, 1]);
         assert_eq!(size(Rules::Plain, &weight), 3 * 272);
         assert_eq!(size(Rules::Cuda, &weight), 3 * 272 + 272);
-        // 768 = 512 + 256: one super-block of 144 bytes.
+        // The last 256 of the row's 768 = 512 + 256 elements get 256 more: one super-block of 144 bytes.
         let weight = tensor(raw::GGML_TYPE_Q4_K, [768, 2, 1, 1]);
         assert_eq!(size(Rules::Cuda, &weight), 2 * 3 * 144 + 144);
         let whole = tensor(raw::GGML_TYPE_Q4_K, [1024, 2, 1, 1]);

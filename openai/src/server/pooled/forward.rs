@@ -1,4 +1,4 @@
-//! Forwards a request to the routes of the model that it names, once that model is loaded.
+//! Forwards a request to the routes of the model that it names, as soon as that model is loaded.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ use crate::server::{NO_EMBEDDER, embed, not_allowed, not_found, routes};
 use crate::timings::Totals;
 use crate::{Api, ApiError, EmbeddingRequest, RerankRequest};
 
-/// Maximum bytes of a body whose model's name is read without a separate thread.
+/// Maximum bytes of a body in which the model's name is read without a separate thread.
 const SMALL_BODY: usize = 64 << 10;
 
-/// The error of a text model for requests for vectors and scores.
+/// The error if a text model is asked for vectors or scores.
 const NOT_AN_EMBEDDER: &str = "this model writes texts: a model with `embed` in the pool's file computes vectors";
 const NOT_A_RERANKER: &str = "this model writes texts: a model with `embed = \"rank\"` in the pool's file ranks";
 
-/// An admitted request, with everything that its answer needs.
+/// A request that was admitted, with everything that is needed to answer it.
 pub(super) struct Turn {
     pub(super) pooled: Pooled,
     pub(super) name: String,
@@ -44,7 +44,7 @@ pub(super) struct Turn {
     /// The request without its body.
     head: axum::http::request::Parts,
     body: Option<Body>,
-    /// Whether the model may be loaded for the request.
+    /// Whether the request may cause its model to be loaded.
     loads: bool,
     place: OwnedSemaphorePermit,
 }
@@ -54,9 +54,9 @@ pub(super) async fn forward(State(pooled): State<Pooled>, request: Request) -> R
     forward_as(pooled, request, query).await
 }
 
-/// Forwards a request, with these parameters of its path.
+/// Forwards a request. `query` are the parameters in its path.
 pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -> Result<Response, Failed> {
-    // An unknown path is refused before a model is loaded for it.
+    // An unknown path is refused here, before any model is loaded.
     match paths::known(request.method(), request.uri().path()) {
         Known::Yes => {}
         Known::OtherMethod => return Err(not_allowed(request.method().clone(), request.uri().clone()).await),
@@ -68,23 +68,23 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
     if head.method == Method::POST {
         let request = Request::from_parts(head.clone(), body);
         let (whole, found) = Named::read(Body::from_request(request, &()).await?, query.model.is_some()).await?;
-        // The connection is not closed while its model is loaded.
+        // While its model is loaded, the request's connection must not be closed.
         whole.under_way.is_answered();
         (read, named) = (Some(whole), found);
     }
-    // As in llama-server's router, the name in the body takes precedence.
+    // If the body and the path name different models, the body's name counts, as in llama-server's router.
     let name = match [named.model, query.model].into_iter().flatten().find(|name| !name.is_empty()) {
         Some(name) => name,
         None => only(&pooled.of.pool)?,
     };
     let is_stream = named.stream && waiting::is_stream_path(head.uri.path());
-    // A request that only looks at a model does not load it.
+    // A request that only asks about a model does not load it.
     let loads = query.autoload.unwrap_or(head.method == Method::POST || head.uri.path() != "/slots");
     let turn = Turn { name, begun: Instant::now(), head, body: read, loads, place, pooled };
     turn.taken(is_stream).await
 }
 
-/// A permit for one more request under way.
+/// A permit for one more request.
 pub(super) fn place(pooled: &Pooled) -> Result<OwnedSemaphorePermit, Failed> {
     Arc::clone(&pooled.requests).try_acquire_owned().map_err(|_| {
         let message = format!("{} requests are under way, the maximum: ask again later", pooled.of.requests);
@@ -92,7 +92,7 @@ pub(super) fn place(pooled: &Pooled) -> Result<OwnedSemaphorePermit, Failed> {
     })
 }
 
-/// The parameters of a path, as llama-server's router has them.
+/// The parameters of a path. llama-server's router has the same ones.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     pub(super) model: Option<String>,
@@ -113,7 +113,7 @@ impl Query {
     }
 }
 
-/// Decodes percent escapes. Clients escape the slashes and colons in names.
+/// Decodes percent escapes. Clients escape slashes and colons in names.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -132,7 +132,7 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The fields of a body that the routes of the pool read. The model's own routes judge all other fields.
+/// The fields of a body that the pool's routes need. The model's own routes check all other fields.
 #[derive(Debug, Default)]
 struct Named {
     model: Option<String>,
@@ -168,14 +168,14 @@ impl Named {
     }
 }
 
-/// The model's name in a body; `None` if it has none.
+/// The model's name in a body; `None` if the body does not contain one.
 pub(super) fn model_of(body: &Body) -> Result<Option<String>, ApiError> {
     let fields: Result<Fields, _> = serde_json::from_slice(body.bytes());
     let fields = fields.map_err(|error| ApiError::new(400, format!("the body is not a JSON object: {error}")))?;
     Ok(fields.model.filter(|name| !name.is_empty()))
 }
 
-/// The name of the only model.
+/// The name of the pool's model, if it has only one.
 pub(super) fn only(pool: &Pool) -> Result<String, ApiError> {
     let mut status = pool.status();
     status.retain(|model| !model.is_replaced);
@@ -187,7 +187,8 @@ pub(super) fn only(pool: &Pool) -> Result<String, ApiError> {
 }
 
 impl Turn {
-    /// Waits for the model and answers. A stream that waits for long begins its answer meanwhile.
+    /// Waits for the model, and then answers. If the wait is long and the answer is a stream, the stream begins before
+    /// the model is loaded.
     async fn taken(self, is_stream: bool) -> Result<Response, Failed> {
         let pool = &self.pooled.of.pool;
         if !self.loads {
@@ -212,9 +213,9 @@ impl Turn {
         self.head.uri.path()
     }
 
-    /// The answer of the model's routes. The model stays loaded until the answer has been sent. If the model's worker
-    /// dies before any of the answer was sent, and the worker does not replace itself, the model is loaded again and
-    /// gets the request once more.
+    /// The answer of the model's routes. The model stays loaded until the answer has been sent. The model's worker may
+    /// die before any of the answer was sent. If the worker does not replace itself, the model is loaded again, and the
+    /// request is repeated once.
     pub(super) async fn answered(self, mut handle: ModelHandle) -> Result<Response, Failed> {
         let mut deaths = 0;
         loop {
@@ -227,7 +228,7 @@ impl Turn {
             if self.loads && response.extensions().get().is_some_and(is_death) && deaths < MAX_DEATHS {
                 deaths += 1;
                 tracing::warn!("{}: its worker died during a request, which it gets again", self.name);
-                // The pool replaces a dead worker only when nobody holds a handle of its model.
+                // The pool replaces a dead worker only if nobody has a handle of its model.
                 drop((response, handle));
                 handle = self.pooled.of.pool.get(&self.name).await.map_err(|error| api_error(&error))?;
                 continue;
@@ -240,7 +241,7 @@ impl Turn {
         }
     }
 
-    /// The answer of the routes of this loaded model, and the totals that count its texts.
+    /// The answer that the routes of this loaded model return, and the totals in which its texts are counted.
     async fn answer_of(&self, handle: &ModelHandle) -> Result<(Response, Option<Arc<Totals>>), Failed> {
         let (of, routed) = (handle.clone(), Arc::clone(&self.pooled));
         let model = blocking(move || of.attached(|handle| routed.serve_model(handle))).await?;
@@ -256,9 +257,9 @@ impl Turn {
     }
 }
 
-/// Maximum number of times that a request is repeated because the model's worker has died. A request that kills its
-/// workers is not repeated more often: each time it may cost several workers, and with them the attempts of other
-/// requests.
+/// Maximum number of times that a request is repeated because the model's worker has died. If a request kills its
+/// workers, it is not repeated more often: each attempt may cost several workers, and these workers may be answering
+/// other requests.
 const MAX_DEATHS: u32 = 1;
 
 fn is_death(error: &ApiError) -> bool {
@@ -310,7 +311,7 @@ fn embedding_routes(embedding: super::super::Embedding, is_reranker: bool) -> Ro
     Router::new().route("/v1/embeddings", post(vectors)).fallback(fallback)
 }
 
-/// The values that an answer keeps alive until it has been sent.
+/// What an answer keeps alive until it has been sent.
 struct Kept {
     totals: Option<Arc<Totals>>,
     handle: ModelHandle,
@@ -325,7 +326,7 @@ impl Drop for Kept {
     }
 }
 
-/// The body of an answer, dropped before the handle of its model.
+/// The body of an answer. It must be dropped before the handle of its model.
 struct Answer {
     body: HttpBody,
     _kept: Kept,

@@ -1,4 +1,5 @@
-//! The paths of the pool itself: the list of its models with their states, loads and unloads, its page, and its counts.
+//! The paths that the pool itself answers: the list of its models with their states, loading and unloading, its page,
+//! and its counts.
 
 use std::fmt;
 
@@ -30,18 +31,18 @@ pub(super) async fn one(State(pooled): State<Pooled>, Path(name): Path<String>) 
     Ok(Json(entry(&status_of(&pooled.of.pool, &name)?, pooled.created)))
 }
 
-/// The state of a model, in llama-server's words.
+/// The state of a model. llama-server uses the same words.
 fn state(model: &ModelStatus) -> &'static str {
     match model.residence {
         Residence::Loaded | Residence::Moving => "loaded",
         Residence::Loading => "loading",
-        // The model waits for room.
+        // Requests wait for this model, and the model waits for room.
         _ if model.waiting > 0 => "loading",
         _ => "unloaded",
     }
 }
 
-/// A model as llama-server's router lists it, and its placement.
+/// A model in the form of llama-server's router, with its placement added.
 fn entry(model: &ModelStatus, created: u64) -> Value {
     let mut status = json!({"value": state(model)});
     if let Some(failure) = model.failure.as_ref().filter(|_| state(model) == "unloaded") {
@@ -60,12 +61,12 @@ fn entry(model: &ModelStatus, created: u64) -> Value {
     })
 }
 
-/// The model that a request for a load or an unload names.
+/// The model's name in a request to load or unload it.
 fn named(pooled: &Pooled, body: &Body) -> Result<String, ApiError> {
     model_of(body)?.map_or_else(|| only(&pooled.of.pool), Ok)
 }
 
-/// Begins to load a model. The answer does not wait for the load: `GET /v1/models` shows its state.
+/// Begins to load a model. The answer is sent before the model is loaded. `GET /v1/models` shows the state.
 pub(super) async fn load(State(pooled): State<Pooled>, body: Body) -> Result<Json<Value>, Failed> {
     let name = named(&pooled, &body)?;
     let model = status_of(&pooled.of.pool, &name)?;
@@ -75,14 +76,14 @@ pub(super) async fn load(State(pooled): State<Pooled>, body: Body) -> Result<Jso
     let place = place(&pooled)?;
     let wanted = pooled.of.pool.get(&name);
     tokio::spawn(async move {
-        // If the load fails, the model's status has the error.
+        // If the load fails, the error is in the model's status.
         let _ = wanted.await;
         drop(place);
     });
     Ok(Json(json!({"success": true})))
 }
 
-/// Unloads a model once its texts have ended.
+/// Unloads a model as soon as its texts have ended.
 pub(super) async fn unload(State(pooled): State<Pooled>, body: Body) -> Result<Json<Value>, Failed> {
     let name = named(&pooled, &body)?;
     match pooled.of.pool.unload(&name) {
@@ -107,7 +108,7 @@ pub(super) async fn delete_response(
     }
 }
 
-/// The properties of one model, or those that llama-server's router returns for itself.
+/// The properties of one model, or of the router itself in the form of llama-server's router.
 pub(super) async fn props(State(pooled): State<Pooled>, request: Request) -> Result<Response, Failed> {
     if Query::new(request.uri()).model.is_some() || only(&pooled.of.pool).is_ok() {
         return forward(State(pooled), request).await;
@@ -120,8 +121,8 @@ pub(super) async fn props(State(pooled): State<Pooled>, request: Request) -> Res
     .into_response())
 }
 
-/// The counts of one model if it is loaded, or those of the pool. Repeated requests for them do not keep a model
-/// loaded.
+/// The counts of one model if it is loaded, or the counts of the pool. A client may ask for them again and again: that
+/// does not keep a model loaded.
 pub(super) async fn metrics(State(pooled): State<Pooled>, uri: Uri, request: Request) -> Result<Response, Failed> {
     let mut query = Query::new(&uri);
     if query.model.is_some() {
@@ -156,7 +157,7 @@ fn text(models: &[ModelStatus]) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// Anybody may request this without a key, so it contains only counts and no names.
+/// This request needs no key, so the answer contains only counts and no names.
 pub(super) async fn health(State(pooled): State<Pooled>) -> Json<Value> {
     let models = pooled.of.pool.status();
     let loaded = models.iter().filter(|model| state(model) == "loaded").count();

@@ -1,8 +1,9 @@
 //! The routes of a pool. Each request goes to the routes of the model that it names; the model is loaded if necessary.
 //!
-//! [`forward`] finds the model and forwards the request. [`waiting`] writes the comments of a stream while its model is
-//! being loaded. [`listing`] has the paths of the pool itself, which are those of llama-server's router: `GET
-//! /v1/models` with each model's state, `POST /models/load` and `POST /models/unload`.
+//! [`forward`] finds the model and forwards the request. [`waiting`] keeps an event stream alive while the requested
+//! model is being loaded: it sends comments (SSE lines that begin with a colon). [`listing`] has the paths of the pool
+//! itself, which are those of llama-server's router: `GET /v1/models` with each model's state, `POST /models/load` and
+//! `POST /models/unload`.
 
 mod forward;
 mod listing;
@@ -32,7 +33,7 @@ type MakeApi = Arc<dyn Fn(&ModelHandle, Api) -> Result<Api, ApiError> + Send + S
 type MakeEmbedder = Arc<dyn Fn(Embedder) -> Embedder + Send + Sync>;
 type MakePage = Arc<dyn Fn(&Pool) -> String + Send + Sync>;
 
-/// A [`Server`]'s pool of models.
+/// The models of a pool, as what a [`Server`] serves.
 pub struct ManyModels {
     pool: Pool,
     engine: MakeEngine,
@@ -52,10 +53,10 @@ impl fmt::Debug for ManyModels {
 /// The state that the routes share.
 struct Routed {
     of: ManyModels,
-    /// Permits for requests under way, those that wait for a model included.
+    /// Permits for requests that are not answered yet, including those that wait for a model.
     requests: Arc<Semaphore>,
     created: u64,
-    /// The count of requests and the stored responses, which all models share.
+    /// The number of requests so far, and the stored responses. All models share both.
     numbers: Arc<AtomicU64>,
     responses: Arc<Store>,
 }
@@ -63,8 +64,9 @@ struct Routed {
 type Pooled = Arc<Routed>;
 
 impl Server<ManyModels> {
-    /// A server of a pool's models, without a key, with a timeout of 30 seconds for clients. A request names its model
-    /// (`model` in its body, or `?model=` in its path); the pool loads that model, and unloads it by its own rules.
+    /// A server for the models of a pool. It has no key, and clients have a time limit of 30 seconds. A request names
+    /// its model (`model` in its body, or `?model=` in its path). The pool loads that model, and decides itself when to
+    /// unload it.
     pub fn from_pool(pool: Pool) -> Self {
         Self::with_defaults(ManyModels {
             pool,
@@ -77,34 +79,35 @@ impl Server<ManyModels> {
         })
     }
 
-    /// Sets options of the engine of each model that is loaded.
+    /// Sets options for the engine of each model that is loaded.
     pub fn engine(mut self, set: impl Fn(EngineBuilder) -> EngineBuilder + Send + Sync + 'static) -> Self {
         self.served.engine = Arc::new(set);
         self
     }
 
-    /// Sets options of the API of each model that is loaded, such as its template. An error becomes the answer to the
-    /// requests that wait for the model.
+    /// Sets options for the API of each model that is loaded, such as the model's template. If this fails, the error is
+    /// the answer to all requests that wait for the model.
     pub fn api(mut self, set: impl Fn(&ModelHandle, Api) -> Result<Api, ApiError> + Send + Sync + 'static) -> Self {
         self.served.api = Arc::new(set);
         self
     }
 
-    /// Sets options of each embedder that is loaded.
+    /// Sets options for each embedder that is loaded.
     pub fn embedders(mut self, set: impl Fn(Embedder) -> Embedder + Send + Sync + 'static) -> Self {
         self.served.embedder = Arc::new(set);
         self
     }
 
-    /// Sets the maximum number of requests under way, those that wait for their model included. More requests are
-    /// refused with status 503. Default: 128.
+    /// Sets the maximum number of requests that are not answered yet, including those that wait for their model. More
+    /// requests are refused with status 503. Default: 128.
     pub const fn requests(mut self, most: usize) -> Self {
         self.served.requests = most;
         self
     }
 
-    /// Sets how long a stream waits for its model before its answer begins, with comments about the wait. An error
-    /// before that time is an HTTP status; an error after it is an event. Default: five seconds.
+    /// Sets after how much time a stream begins although its model is not loaded yet. It then begins with comments
+    /// about the wait. An error before that time is sent as an HTTP status, and a later one as an event. Default: five
+    /// seconds.
     pub const fn streams_after(mut self, time: Duration) -> Self {
         self.served.streams_after = time;
         self
@@ -116,7 +119,7 @@ impl Server<ManyModels> {
         self
     }
 
-    /// Accepts requests until `stop`, then lets answers finish.
+    /// Accepts requests until `stop` is ready, then lets running answers finish.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let most = self.served.requests + MORE_CONNECTIONS;
         let routes = self.access.guard(routes(self.served));
@@ -141,13 +144,13 @@ fn routes(of: ManyModels) -> Router {
     if has_page {
         routes = routes.route("/", get(listing::page));
     }
-    // `POST /v1/responses/input_tokens` matches the path of a stored response, which has no such method, so it is
-    // forwarded here.
+    // `POST /v1/responses/input_tokens` also matches the path of a stored response, but that path does not have the
+    // method POST. So the request is forwarded here.
     let routes = routes.method_not_allowed_fallback(forward::forward);
     routes.fallback(forward::forward).with_state(Arc::new(pooled))
 }
 
-/// Maximum number of models' names that an error lists.
+/// Maximum number of model names in an error.
 const MAX_NAMES: usize = 20;
 
 fn names(names: &[String]) -> String {

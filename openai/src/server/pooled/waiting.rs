@@ -1,5 +1,5 @@
-//! A stream whose model is still being loaded. It begins with comments, and the model's events follow. An error is sent
-//! as an event, because the status was sent before.
+//! A stream whose model is still being loaded. The stream begins with comments, and the events of the model follow. The
+//! status was sent at the beginning, so an error is sent as an event.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ pub(super) fn is_stream_path(path: &str) -> bool {
 }
 
 enum State {
-    /// The next part is a comment.
+    /// The client is told about the wait: the next part is a comment.
     Told(Box<(Turn, ModelRequest)>),
     Waiting(Box<(Turn, ModelRequest)>),
     Passing(BodyDataStream),
     Ended,
 }
 
-/// The stream of a request whose model is not loaded yet.
+/// A stream for a request whose model is not loaded yet.
 pub(super) fn stream(turn: Turn, wanted: ModelRequest) -> Response {
     let parts = stream::unfold(State::Told(Box::new((turn, wanted))), next);
     ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")], HttpBody::from_stream(parts)).into_response()
@@ -86,7 +86,7 @@ fn comment(turn: &Turn) -> Bytes {
     format!(": {name} {doing}: {seconds:.1} s so far{others}\n\n").into()
 }
 
-/// A name without line breaks, which would end the comment that contains it.
+/// A name without line breaks. A line break would end the comment that contains the name.
 fn one_line(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -101,7 +101,7 @@ fn error_of(response: &Response) -> ApiError {
     known.unwrap_or_else(|| ApiError::new(500, format!("the model answered with status {}", response.status())))
 }
 
-/// An error as an event, in the form of the API that has this path.
+/// An error as an event. `path` decides which API's form is used.
 fn event(path: &str, error: &ApiError) -> Bytes {
     let named = |data: &Value| format!("event: error\ndata: {data}\n\n");
     let text = match path {

@@ -14,7 +14,7 @@ use crate::machine::host::Host;
 static PLATFORMS: LazyLock<Vec<Platform>> = LazyLock::new(|| rows(include_str!("platforms.txt"), Platform::parse));
 static MEMORIES: LazyLock<Vec<Memory>> = LazyLock::new(|| rows(include_str!("memories.txt"), Memory::parse));
 
-/// Bits of one channel of memory; `x2` stands for two channels.
+/// The width of one channel of memory, in bits; `x2` stands for two channels.
 const CHANNEL: u64 = 64;
 
 /// Maximum number of channels: two sockets with twelve each.
@@ -23,7 +23,7 @@ const MAX_CHANNELS: u64 = 24;
 /// Maximum number of similar names that are listed for an unknown name.
 const MAX_NEAR_NAMES: usize = 5;
 
-/// A computer, by its processor.
+/// A computer, which is identified by its processor.
 struct Platform {
     name: &'static str,
     /// The words of each name of the computer.
@@ -63,7 +63,7 @@ impl Memory {
     }
 }
 
-/// A host with this processor, `total` bytes, and the memory that the processor is specified for: see [`Host::named`].
+/// A host with this processor, `total` bytes, and the memory for which the processor is specified: see [`Host::named`].
 pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, CatalogueError> {
     let asked = words(text);
     let is_whole = |platform: &&Platform| platform.names.contains(&asked);
@@ -215,7 +215,7 @@ mod tests {
                 assert_eq!(host.cpu.as_deref(), Some(platform.name), "{name}");
                 assert_eq!((host.physical_cores, host.total), (Some(platform.cores), gib(64)));
             }
-            // The range from a Raspberry Pi to an Apple Ultra.
+            // The range reaches from a Raspberry Pi to an Apple Ultra.
             let peak = platform.memory.bytes_per_second / 1_000_000_000;
             assert!((15..=1000).contains(&peak) && (4..=192).contains(&platform.cores), "{}: {peak}", platform.name);
         }

@@ -122,7 +122,8 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     }
 }
 
-/// The key of the only card whose name contains these words in a row: `R9700` is the Radeon AI PRO R9700.
+/// The key of the card whose name contains these words one after the other, if there is only one such card: `R9700` is
+/// the Radeon AI PRO R9700.
 fn only_with_words(asked: &Name) -> Option<&'static str> {
     const MIN_KEY_LENGTH: usize = 3;
     let has_words = |card: &&Card| {
@@ -135,7 +136,7 @@ fn only_with_words(asked: &Name) -> Option<&'static str> {
     keys.all(|key| key == first).then_some(first)
 }
 
-/// Up to five names that contain the requested one or are contained in it.
+/// Up to five names that contain the requested name, or that the requested name contains.
 fn near(asked: &str) -> Vec<String> {
     let is_near = |card: &&Card| !asked.is_empty() && (card.key.contains(asked) || asked.contains(&card.key));
     let mut names: Vec<String> = CARDS.iter().filter(is_near).map(|card| short_name(card.name).to_owned()).collect();
@@ -263,7 +264,7 @@ impl Card {
         let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
         let fits = |size: &u64| match self.memory {
             Memory::Own | Memory::Ecc => total <= gib(*size) && total >= gib(*size) / 10 * 9,
-            // Metal never gives a GPU all of the memory; on a Jetson all memory is shared.
+            // Metal never lets a GPU use all of the memory. On a Jetson, the GPU can use all of it.
             Memory::Host if self.maker == "Apple" => total < gib(*size) && total >= gib(*size) / 5 * 3,
             Memory::Host => total <= gib(*size) && total >= gib(*size) / 5 * 3,
         };
@@ -287,7 +288,7 @@ mod tests {
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
             let is_known = match card.multiprocessors.map(|multiprocessors| multiprocessors.generation) {
-                // From Pascal to Blackwell.
+                // The generations from Pascal to Blackwell.
                 Some(Generation::Cuda(major, _)) => card.maker == "NVIDIA" && (6..=12).contains(&major),
                 Some(Generation::Amd(name)) => {
                     card.maker == "AMD" && ["GCN", "RDNA", "CDNA"].iter().any(|kind| name.starts_with(kind))
@@ -295,7 +296,7 @@ mod tests {
                 None => !["NVIDIA", "AMD"].contains(&card.maker),
             };
             assert!(is_known, "{}", card.name);
-            // The range from a Jetson Orin Nano to a B300.
+            // The range reaches from a Jetson Orin Nano to a B300.
             let threads = card.resident_threads.unwrap_or(12_288);
             assert!((4 * 1536..=160 * 2048).contains(&threads), "{}", card.name);
             for &size in &card.gib {
@@ -334,7 +335,7 @@ mod tests {
             assert_eq!((gpu.name.as_str(), gpu.total), ("RTX 4090", gib(24)));
             assert_eq!(gpu.description, "NVIDIA GeForce RTX 4090");
         }
-        // A laptop's chip is a separate card.
+        // The chip of a laptop counts as a separate card.
         for (text, expected) in [("RTX 4090 Laptop GPU", 576), ("RTX 4090 laptop", 576), ("RTX 4090", 1_008)] {
             let peak = named(text).unwrap().bandwidth.unwrap().bytes_per_second;
             assert_eq!(peak, expected * 1_000_000_000, "{text}");
@@ -397,7 +398,7 @@ mod tests {
         let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|found| (found.count, found.generation));
         assert_eq!(of("NVIDIA GeForce RTX 4090"), Some((128, Generation::Cuda(8, 9))));
         assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some((108, Generation::Cuda(8, 0))));
-        // If several computers share the name, the smallest number counts.
+        // If several computers share the name, the smallest number is used.
         assert_eq!(of("Orin"), Some((8, Generation::Cuda(8, 7))));
         assert_eq!(of("AMD Radeon RX 7900 XTX (RADV NAVI31)"), Some((96, Generation::Amd("RDNA 3"))));
         assert_eq!(of("Apple M2 Ultra"), None);

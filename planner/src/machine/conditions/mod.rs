@@ -1,4 +1,4 @@
-//! The conditions of a rate measurement: whether other work used the processor meanwhile.
+//! The conditions of a rate measurement: whether other work used the processor during the measurement.
 //!
 //! Counters of Linux (`/proc`, `/sys`) from before and after a measurement flow in. [`RateConditions`] flow out, and
 //! are stored with each figure. The averages of `/proc/pressure/cpu` cover ten seconds and change only every two
@@ -21,7 +21,7 @@ use super::tree::{Notes, Tree, field};
 /// The percentage is below 1 on a quiet machine, and 30 to 50 on two cores if another program keeps one thread busy.
 const MIN_WAITED: u32 = 8;
 /// The same limit for the percentage of one core that other processes used. Over a quarter of a second the counters may
-/// be wrong by 15.
+/// be wrong by 15 percentage points.
 const MIN_OTHERS: u32 = 40;
 /// The same limit for the percentage of the cores' time that the hypervisor gave to other machines.
 const MIN_STEAL: u32 = 5;
@@ -318,7 +318,7 @@ fn throttled(tree: Tree<'_>) -> Option<u64> {
     most
 }
 
-/// Threads that run or wait for a core, without this one (proc_loadavg(5): `1/123`).
+/// The number of threads that run or wait for a core, without the calling thread (proc_loadavg(5): `1/123`).
 fn run_queue(tree: Tree<'_>) -> Option<u32> {
     let text = tree.read("/proc/loadavg", &mut Notes::default())?;
     let running: u32 = text.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()?;

@@ -62,7 +62,7 @@ fn memory(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Host {
     host
 }
 
-/// Total and available bytes of the whole system, from `/proc/meminfo`.
+/// The total and the available bytes of the whole system, from `/proc/meminfo`.
 fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
     const MEMINFO: &str = "/proc/meminfo";
     let text = tree.read(MEMINFO, notes);
@@ -219,7 +219,7 @@ fn processors(tree: Tree<'_>) -> Vec<(u32, PathBuf)> {
     numbered(tree, "/sys/devices/system/cpu", "cpu")
 }
 
-/// The numbers and paths of a folder's entries whose names are `name` and a number.
+/// The entries of a folder whose names consist of `name` and a number: their numbers and paths.
 fn numbered(tree: Tree<'_>, folder: &str, name: &str) -> Vec<(u32, PathBuf)> {
     let Ok(entries) = fs::read_dir(tree.locate(folder)) else {
         return Vec::new();

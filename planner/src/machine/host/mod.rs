@@ -43,7 +43,7 @@ pub struct Host {
     /// The processor's name, if reported: `AMD Ryzen 9 7950X 16-Core Processor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
-    /// Physical cores, without hyper-threads, if reported.
+    /// The number of physical cores, without hyper-threads, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
     /// The number of physical cores for computing, if reported: the cores on which this process may run (`taskset`, a
@@ -162,8 +162,8 @@ impl Host {
         Self { total, available: total, system_available: total, ..Self::default() }
     }
 
-    /// A hypothetical computer by its processor or common name, with `total` bytes: `Ryzen 9 7950X`, `M3 Max`, `EPYC
-    /// 9654`, `DGX Spark`, `Strix Halo`.
+    /// A hypothetical computer with `total` bytes, found by the name of its processor or its common name: `Ryzen 9
+    /// 7950X`, `M3 Max`, `EPYC 9654`, `DGX Spark`, `Strix Halo`.
     ///
     /// The host has the processor's cores and the memory that the processor's maker specifies, with a module in each
     /// channel. [`memory`](Self::memory) computes the bandwidths of other memories.
@@ -269,7 +269,8 @@ impl Host {
     }
 }
 
-/// Four times the caches, within 64 MiB and 1 GiB, but always at least twice the caches.
+/// Four times the size of the caches, limited to the range from 64 MiB to 1 GiB, but always at least twice the size of
+/// the caches.
 fn buffer_size(caches: u64) -> u64 {
     let enough = caches.saturating_mul(2);
     caches.saturating_mul(4).min(gib(1)).max(enough).max(mib(64))

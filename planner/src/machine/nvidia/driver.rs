@@ -50,7 +50,7 @@ pub struct CardProcesses {
 }
 
 impl Driver {
-    /// Opens the library at this path or the system's; `None` if there is no working library.
+    /// Opens the library at this path, or else the system's library; `None` if there is no working library.
     pub fn open(library: Option<&Path>) -> Option<Self> {
         let log = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
         let nvml = super::open(library)
@@ -82,7 +82,7 @@ impl Driver {
     /// The programs that have opened the card at this address. `None` if the driver does not report them. `None` also
     /// for a card in MIG mode, because its list covers all slices.
     ///
-    /// This query takes longer than the others, because it asks for the name of each process.
+    /// This query takes longer than the other queries, because it asks for the name of each process.
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
         let device = self.device(card)?;
         if is_divided(&device) { None } else { others_and_us(&self.nvml, &device) }

@@ -8,7 +8,7 @@
 //! WSL and older drivers leave some of them out.
 //!
 //! Memory is read with NVML's second query (driver 510 and later), which reports the driver's own bytes separately.
-//! Under an older driver, detection reads the memory once from `nvidia-smi` (`smi.rs`).
+//! With an older driver, detection reads the memory once from `nvidia-smi` (`smi.rs`).
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -121,8 +121,8 @@ fn system_folder() -> Option<PathBuf> {
     cfg!(windows).then(|| Path::new(&windows()).join("System32"))
 }
 
-/// Opens the library at this path or the system's. The error has the reason; `Err(None)` means that the system has no
-/// library.
+/// Opens the library at this path, or else the system's library. The error contains the reason; `Err(None)` means that
+/// the system has no library.
 fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
     let mut builder = Nvml::builder();
     let system = system_folder().map(|folder| folder.join("nvml.dll"));
@@ -134,7 +134,8 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
         error => Some(format!("does not start: {error}")),
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
-        // nvml-wrapper shuts NVML down on drop, and panics if it cannot. Never shutting it down is better.
+        // When it is dropped, nvml-wrapper shuts NVML down, and panics if this fails. It is better never to shut NVML
+        // down.
         std::mem::forget(nvml);
         let problem = "is not a complete NVIDIA driver library: it has no nvmlShutdown";
         return Err(Some(problem.to_owned()));
@@ -180,7 +181,7 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
     Some(NvidiaGpu { gpu, uuid: answer("UUID", device.uuid()), mig, slices, hidden: false })
 }
 
-/// The memory by `nvmlDeviceGetMemoryInfo_v2`.
+/// The memory that `nvmlDeviceGetMemoryInfo_v2` reports.
 fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
     let memory = device.memory_info()?;
     Ok(Reading::new(memory.total, memory.free).reserved(memory.reserved))

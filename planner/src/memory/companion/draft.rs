@@ -9,8 +9,8 @@ use super::bytes::CompanionBytes;
 use super::error::{Error, file};
 use super::options::DraftOptions;
 
-/// Drafts that receive the main model's hidden states (common/speculative.cpp, `common_speculative_type`). Their
-/// contexts return more than logits.
+/// Architectures of drafts that receive the main model's hidden states (common/speculative.cpp,
+/// `common_speculative_type`). Their contexts return more than logits.
 const HEADS: &[&str] = &["eagle3", "dflash", "gemma4-assistant"];
 
 /// A draft, with the header for its vocabulary.
@@ -45,7 +45,7 @@ impl Draft {
     pub(super) fn context(&self, main: &ContextParams) -> Result<ContextParams, Error> {
         let padded = main.sizes()?.n_ctx;
         Ok(ContextParams {
-            // `sizes` rejects a context that padding would push beyond 31 bits.
+            // If the padded number needs more than 31 bits, `sizes` rejects the context.
             n_ctx: u32::try_from(padded).unwrap_or(u32::MAX),
             n_outputs_max: main.n_seq_max,
             type_k: self.options.type_k.unwrap_or(KvType::F16),

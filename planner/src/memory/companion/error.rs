@@ -2,8 +2,8 @@
 
 use crate::{gguf, memory, profile};
 
-/// The error for a file that cannot be loaded beside the main model, or whose memory is unknown. A header that was not
-/// read from a file has the name `<memory>` or `<builder>`.
+/// The error for a file that cannot be loaded together with the main model, or whose memory is unknown. A header that
+/// was not read from a file has the name `<memory>` or `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The message explains the fields.

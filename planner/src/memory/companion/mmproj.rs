@@ -67,7 +67,7 @@ pub(super) struct Mmproj {
     pub(super) counted: Vec<Counted>,
 }
 
-/// llama.cpp's own count for a device.
+/// The bytes that llama.cpp itself has counted for a device.
 #[derive(Debug, Clone)]
 pub(super) struct Counted {
     /// ggml's name of the GPU; `None` for the host.
@@ -192,7 +192,7 @@ struct Encoder {
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
-    /// Tiles of an image in one computation.
+    /// The number of tiles of an image in one computation.
     batch: Saturating<u64>,
     /// Bytes for each patch: `beside` counts the picture and the projector's results; `attention` counts queries, keys,
     /// values and their results; `step` counts a block's other steps; `widest` counts the widest activation.
@@ -272,8 +272,8 @@ impl Encoder {
             patches,
             tokens,
             merged,
-            // InternVL batches its tiles (models.h, `support_batch`; mtmd.cpp, `mtmd_context_params_default`,
-            // `batch_max_tokens`).
+            // InternVL's tiles are encoded in batches (models.h, `support_batch`; mtmd.cpp,
+            // `mtmd_context_params_default`, `batch_max_tokens`).
             batch: if projector == "internvl" { (n(1024) * per_token / patches).max(n(1)) } else { n(1) },
             // The picture also occupies the buffer from which it is copied. At most four indices describe the order of
             // windows (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
@@ -289,15 +289,15 @@ impl Encoder {
         })
     }
 
-    /// Rows of the largest image.
+    /// The number of rows of the largest image.
     fn rows(&self, max_image_tokens: Option<u32>) -> u32 {
         let square = (self.patches / self.merged.max(Saturating(1))).0;
         let tokens = if self.tokens == 0 { square } else { max_image_tokens.map_or(self.tokens, u64::from) };
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
-    /// Positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a class token to
-    /// each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
+    /// The number of positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a
+    /// class token to each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
     fn positions(&self, max_image_tokens: Option<u32>) -> Saturating<u64> {
         let tokens = max_image_tokens.map_or(self.tokens, |limit| u64::from(limit).max(self.tokens.min(256)));
         (self.patches.max(self.merged * Saturating(tokens)) + Saturating(1)) * self.batch
@@ -308,7 +308,7 @@ impl Encoder {
     ///
     /// `benches/clip-buffers` compares this bound with clip.cpp's reservation, for images from 4 tokens to the largest
     /// and with the rules of CUDA, Vulkan, Metal and the CPU. llama.cpp warms up with a smaller image if a projector
-    /// takes any size (`set_warmup_n_tokens`, clip-model.h), and allocates more for a larger one later.
+    /// takes any size (`set_warmup_n_tokens`, clip-model.h), and allocates more when a larger image comes later.
     fn buffers(&self, max_image_tokens: Option<u32>, scores: u64) -> (Saturating<u64>, Saturating<u64>) {
         let (positions, scores) = (self.positions(max_image_tokens), Saturating(scores));
         let pairs = positions * positions / self.batch;

@@ -1,9 +1,9 @@
 //! Companions: files loaded beside the main model. With a projector (*mmproj*) the main model sees or hears, and a
 //! small model drafts tokens for it.
 //!
-//! A header flows in. [`CompanionBytes`] flow out, for one GPU that takes the whole companion or for the host alone, so
-//! that a plan can leave room for it. llama.cpp does not split companions by layers: an mmproj goes to one device as a
-//! whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
+//! In: a header. Out: [`CompanionBytes`], for one GPU that takes the whole companion, or for the host alone. With these
+//! bytes, a plan can leave room for the companion. llama.cpp does not split companions by layers: an mmproj goes to one
+//! device as a whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
 //!
 //! - A **draft** is a normal model. Its bytes are the [`Estimate`](super::Estimate) of a full offload, or of the
 //!   [stated](DraftOptions) layers, in the [context](Companion::draft_context) that llama.cpp's programs create for a
@@ -34,7 +34,7 @@ pub use bytes::CompanionBytes;
 pub use error::Error;
 pub use options::DraftOptions;
 
-/// A file that is loaded beside the main model.
+/// A file that is loaded together with the main model.
 ///
 /// ```
 /// # use autoplace_planner::{gguf::Header, machine::Gpu, memory::{Companion, ContextParams}};
@@ -113,7 +113,7 @@ impl Companion {
         self
     }
 
-    /// Sets the options of a draft. They have no effect on an mmproj.
+    /// Sets the options of a draft. For an mmproj, they have no effect.
     pub fn draft_options(mut self, options: DraftOptions) -> Self {
         if let Kind::Draft(draft) = &mut self.kind {
             draft.options = options;

@@ -76,7 +76,7 @@ mod tests {
     use super::{Error, compatible};
     use crate::gguf::Builder;
 
-    /// Tokens `t0`, `t1`, ..., one of them with another text.
+    /// A vocabulary of the tokens `t0`, `t1` and so on, one of which may have another text.
     fn vocabulary(model: &str, n: usize, other: Option<usize>) -> Builder {
         let token = |id| if Some(id) == other { "other".to_owned() } else { format!("t{id}") };
         let tokens: Vec<String> = (0..n).map(token).collect();

@@ -28,8 +28,8 @@ pub struct Assignment {
 impl Assignment {
     /// Assigns `n_layer` blocks and the output layer as llama.cpp does.
     ///
-    /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` or more is everything. `points`
-    /// are the [`split_points`] of the GPUs; without GPUs everything is on the host.
+    /// `n_gpu_layers` counts the layers from the end: 1 means only the output layer, `n_layer + 1` or more means all
+    /// layers. `points` are the [`split_points`] of the GPUs; without GPUs everything is on the host.
     pub fn new(n_layer: u32, n_gpu_layers: u32, points: &[f32]) -> Self {
         let all = n_layer + 1;
         let first = all.saturating_sub(n_gpu_layers);
@@ -71,7 +71,7 @@ impl Assignment {
     }
 }
 
-/// `llama_max_devices()`: llama.cpp reads no further proportions.
+/// `llama_max_devices()`: llama.cpp reads at most this many proportions.
 const MAX_DEVICES: usize = 16;
 
 /// The proportions that llama.cpp uses for `n_gpus` GPUs. Missing proportions are 0, and surplus proportions are
@@ -163,7 +163,7 @@ mod tests {
             let wanted = Assignment::by_counts(n_layer, &counts);
             let points = match proportions(&split.tensor_split, counts.len()).unwrap() {
                 Some(parts) => split_points(&parts).unwrap(),
-                // A single GPU has no proportions, nor do several GPUs without layers.
+                // There are no proportions for a single GPU, and none for several GPUs without layers.
                 None => {
                     prop_assert!(counts.len() == 1 || split.n_gpu_layers == 0);
                     vec![1.0]

@@ -5,7 +5,7 @@ use crate::profile::{BlockState, Rows};
 
 use super::Place;
 
-/// The stored bytes of one device, and the facts that its compute buffer depends on.
+/// The stored bytes of one device, and the facts on which its compute buffer depends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Share {
     pub(super) weights: u64,

@@ -25,7 +25,7 @@ struct ExpertTensor {
     each: u64,
 }
 
-/// The expert tensors of a block, if all of them lie in plain memory of the host; otherwise empty.
+/// The expert tensors of a block, if all of them are in plain memory of the host; otherwise empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HostExperts {
     tensors: [Option<ExpertTensor>; TENSORS.len()],
@@ -44,7 +44,7 @@ impl HostExperts {
         self.bytes = self.bytes.saturating_add(weight.bytes);
     }
 
-    /// Empties a block if some of its experts lie elsewhere.
+    /// Empties a block if some of its experts are elsewhere.
     pub(super) fn finish(&mut self) {
         if self.is_elsewhere {
             *self = Self::default();
@@ -129,7 +129,7 @@ impl ExpertCache {
         let mut cache = Self { gpus: vec![0; n_gpus], padding: vec![0; n_gpus], ..Self::default() };
         let bytes_of =
             |gpu: usize| groups.iter().filter(|group| group.gpu == gpu).map(|group| group.bytes).sum::<u64>();
-        // The proportions of a plan are the layers of each GPU.
+        // The proportions in a plan are the numbers of layers on each GPU.
         let layers_on = |gpu: usize| assignment.layers().filter(|place| *place == Place::Gpu(gpu)).count() as f64;
         let split = |gpu: usize| if n_gpus == 1 { 1.0 } else { layers_on(gpu) };
         let all: f64 = (0..n_gpus).filter(|&gpu| bytes_of(gpu) > 0).map(split).sum();

@@ -86,7 +86,7 @@ impl HostMemory {
         match self.pinned {
             Pinned::No => self.repacks(weight),
             Pinned::Perhaps => self.repacks(weight) || !self.mmap,
-            // Pinned memory supports both uses for every type that embeddings are published in.
+            // Pinned memory supports both uses for every type in which embeddings are published.
             Pinned::Yes(_) => false,
         }
     }

@@ -51,7 +51,7 @@ struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// Cells of a windowed cache for `sharing` sequences together. llama.cpp computes the size in 32 bits
+    /// The number of cells of a windowed cache for `sharing` sequences together. llama.cpp computes the size in 32 bits
     /// (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.params.swa_full {
@@ -63,7 +63,7 @@ impl Shape<'_> {
         self.sizes.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
-    /// Cells of the windowed cache with these rows; 0 if the cache has no window.
+    /// The number of cells of the windowed cache with these rows; 0 if the cache has no window.
     fn window_of(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Window(window) if self.params.kv_unified => self.window_cells(window, self.params.n_seq_max),
@@ -90,7 +90,7 @@ impl Shape<'_> {
         each.saturating_mul(count)
     }
 
-    /// A tensor's type, elements of a row, and number of rows.
+    /// The type of a tensor, the number of elements in a row, and the number of rows.
     fn tensor(&self, kept: &KeptTensor) -> (TensorType, u64, u64) {
         let (type_k, type_v) = (self.params.type_k.tensor_type(), self.params.type_v.tensor_type());
         let (ty, n) = match kept.part {
@@ -183,7 +183,7 @@ impl KvTable {
         self.offload && place(copy.from) != place(il) && is_first()
     }
 
-    /// Adds the caches under this assignment: each on its block's device, or all on the host.
+    /// Adds the caches under this assignment: each cache on the device of its block, or all caches on the host.
     pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
         for (il, (cache, &place)) in self.blocks.iter().zip(&assignment.blocks).enumerate() {
             let held = &mut cost.at(place).held;

@@ -146,8 +146,8 @@ impl Estimate {
         Ok(self)
     }
 
-    /// Places weights apart from their layer. The first pattern that matches a weight's name decides. Caches stay with
-    /// the layers.
+    /// Places weights apart from their layer. The first pattern that matches a weight's name decides. The caches stay
+    /// with their layers.
     ///
     /// # Errors
     ///
@@ -202,8 +202,8 @@ impl Estimate {
         cost
     }
 
-    /// Bytes that a layer adds to a device: its weights, and its cache if the cache is on the same device. The bytes on
-    /// the host are approximate. `il` is `n_layer` for the output layer.
+    /// Bytes that a layer adds to a device: its weights, and its cache if the cache is on the same device. On the host,
+    /// the bytes are approximate. For the output layer, `il` is `n_layer`.
     pub(crate) fn layer_bytes(&self, place: Place, il: u32) -> u64 {
         self.weights.layer_bytes(place, il as usize).saturating_add(self.kv.block_bytes(place, il as usize))
     }
@@ -214,7 +214,7 @@ impl Estimate {
     }
 
     /// Bytes per device under this assignment, and the bytes by which the compute buffers may exceed them: an eighth of
-    /// the buffers and of the logits, at least 8 MiB, and more for details that the formula does not cover.
+    /// the buffers and of the logits, at least 8 MiB, and more if there are details that the formula does not cover.
     ///
     /// The assignment must belong to this model and these GPUs. A layer on a GPU that is not in the estimate counts as
     /// a layer of the host.

@@ -39,7 +39,8 @@ impl StoredWeight {
         rules.alloc(self.weight.ty, self.weight.shape[0], self.weight.bytes)
     }
 
-    /// As [`Weight::is_matrix`]; false for adapters and control vectors, which no GPU borrows and no CPU rearranges.
+    /// Like [`Weight::is_matrix`], but false for adapters and control vectors, which no GPU borrows and no CPU
+    /// rearranges.
     pub(super) fn is_matrix(&self) -> bool {
         self.kind == Kind::Model && self.weight.is_matrix()
     }
@@ -49,7 +50,7 @@ impl StoredWeight {
 #[derive(Debug, Clone)]
 struct Stored {
     weights: Vec<StoredWeight>,
-    /// For each block, whether it uses rope frequencies.
+    /// For each block, whether the block uses rope frequencies.
     rope_blocks: Vec<bool>,
 }
 
@@ -127,7 +128,7 @@ pub(super) struct WeightTable {
 /// Bytes of each layer, without weights placed elsewhere.
 #[derive(Debug, Clone, Default)]
 struct Sums {
-    /// Bytes that lie in the same place under every assignment: on GPUs, and on the host.
+    /// Bytes that are in the same place under every assignment: on GPUs, and on the host.
     fixed_gpus: Vec<u64>,
     fixed: Layer,
     blocks: Vec<Layer>,
@@ -215,8 +216,8 @@ impl WeightTable {
         sums
     }
 
-    /// The experts of each block, if all of them lie in plain memory of the host; the place of the block does not
-    /// matter. Rearranged weights do not count (llama-moe-cache.cpp, `llama_moe_cache_is_host_weight`).
+    /// The experts of each block, if all of them are in plain memory of the host, wherever the block itself is.
+    /// Rearranged weights are not counted (llama-moe-cache.cpp, `llama_moe_cache_is_host_weight`).
     fn host_experts(&self, places: &[Option<Place>]) -> Vec<HostExperts> {
         let mut all = vec![HostExperts::default(); self.stored.rope_blocks.len()];
         for (index, weight) in self.stored.weights.iter().enumerate() {
@@ -232,7 +233,7 @@ impl WeightTable {
         all
     }
 
-    /// The experts of each block that a cache can hold, if the block is on a GPU.
+    /// For each block, the experts that a cache can hold if the block is on a GPU.
     pub(super) fn experts_on_host(&self) -> &[HostExperts] {
         &self.sums.host_experts
     }
@@ -247,8 +248,8 @@ impl WeightTable {
         self.rules.get(gpu).map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
     }
 
-    /// Bytes that a layer adds to a device. `il` is a block, or the number of blocks for the output layer. The host
-    /// already has a tied output's matrix.
+    /// Bytes that a layer adds to a device. `il` is a block, or the number of blocks for the output layer. If the
+    /// output is tied, the host already has its matrix.
     pub(super) fn layer_bytes(&self, place: Place, il: usize) -> u64 {
         let Sums { blocks, output, tied, .. } = &*self.sums;
         match (blocks.get(il), place) {

@@ -9,7 +9,7 @@ use crate::memory::backend::Family;
 /// measured at the first `cudaMemGetInfo` (llama.cpp PR 23604).
 const CUDA_CONTEXT: u64 = mib(560);
 
-/// The fixed part of a CUDA context, and the part for each thread that the multiprocessors can hold at once.
+/// The fixed part of a CUDA context, and the additional part for each thread that the multiprocessors can hold at once.
 ///
 /// CUDA reserves local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
 /// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). Two cards were measured: one with
@@ -109,7 +109,7 @@ mod tests {
         type Edit = fn(&mut Gpu);
         let cases: [(Edit, u64, u64); 4] = [
             (|_| (), 20, 30),
-            // On an open device, half of a context is yet to be allocated.
+            // On an open device, half of a context is still to be allocated.
             (|gpu| gpu.learned = None, 200, 88),
             // The measurement did not include opening the context.
             (|gpu| gpu.ggml = None, 400, 30),

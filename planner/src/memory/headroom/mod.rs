@@ -101,13 +101,13 @@ pub enum Headroom {
     /// Leaves memory for the driver and pools, and 1 % of the free memory; see [`Headroom::of_gpu`].
     #[default]
     Default,
-    /// As [`Default`](Self::Default), but all programs together use at most 85 % of the card's total. Meant for a
-    /// shared card.
+    /// As [`Default`](Self::Default), but all programs together use at most 85 % of the card's total. This is meant for
+    /// a shared card.
     Cautious,
     /// This many bytes in total.
     Bytes(u64),
     /// This percentage of the card's total. `Percent(15.0)` follows the rule of thumb that a card spills above 85 %
-    /// usage. Clamped to 0 to 100; NaN counts as 100.
+    /// usage. The percentage is clamped to the range from 0 to 100; NaN counts as 100.
     Percent(f32),
 }
 
@@ -136,8 +136,9 @@ impl Headroom {
     ///   pools of MMQ, MoE sorting and FA partials.
     /// - ROCm and MUSA. Driver: 560 MiB, or half of it. Growth: as CUDA.
     /// - Vulkan. Driver: 128 MiB. Growth: one decoded matrix + 2 x activations (prealloc_x, _y, split_k).
-    /// - Metal. Driver: 0, because its limit is advisory and the host's margin applies. Growth: activations.
-    /// - Others. Driver: 560 MiB. Growth: CUDA's and Vulkan's together.
+    /// - Metal. Driver: 0, because Metal's limit is only a recommendation, and the host's margin applies. Growth:
+    ///   activations.
+    /// - Other backends. Driver: 560 MiB. Growth: that of CUDA and that of Vulkan together.
     ///
     /// A measurement replaces the table's value, with two exceptions in which it can only raise the value. The value
     /// for growth can only rise if this workload exceeds the measured workload in any respect. Both values can only
@@ -185,7 +186,7 @@ impl Headroom {
 
     /// The bytes to leave free on the host: the load's vocabulary and work buffers, the host memory of a GPU's driver,
     /// and a margin of 1 % of the memory that this process may use ([`Host::usable_total`]), at least 64 and at most
-    /// 512 MiB. The GPUs' preset does not apply.
+    /// 512 MiB. The preset for GPUs does not apply here.
     pub fn of_host(host: &Host, peak_sizes: &PeakSizes, with_gpu: bool, uncertainty: u64) -> HeadroomParts {
         HeadroomParts {
             // Resident memory of CUDA's libraries and mappings; no figure is published.
@@ -219,10 +220,10 @@ mod tests {
     fn each_preset_leaves_its_parts() {
         use Headroom::{Bytes, Cautious, Default, Percent, Tight};
         let (driver, growth) = (mib(560), mib(32 + 2 * 28));
-        // The margin that makes the sum 15 %.
+        // The margin with which driver, growth and margin together are 15 % of the card.
         let rest = |total: u64| total - driver - growth;
         for (headroom, total, free, unsure, margin) in [
-            // One percent of the free memory, with a floor and a ceiling.
+            // One percent of the free memory, with a minimum and a maximum.
             (Default, 12, gib(8), 0, gib(8) / 100),
             (Default, 96, gib(2), 0, mib(64)),
             (Default, 96, gib(80), 0, mib(256)),
@@ -240,7 +241,8 @@ mod tests {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
             let parts = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, false);
             assert_eq!(parts, HeadroomParts { driver, growth, margin, prompt_store: 0 }, "{headroom:?} of {total} GiB");
-            // On a card of 20 GiB, 15 percent are enough for WSL's silent spill. On a card of 2 GiB they are not.
+            // On a card of 20 GiB, 15 percent are enough for the memory that cannot be used under WSL. On a card of 2
+            // GiB, they are not.
             let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, true);
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");

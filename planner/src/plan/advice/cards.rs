@@ -1,5 +1,5 @@
-//! Advice on hardware: the cheapest catalogue card that can hold the whole model, and a second card like an existing
-//! one.
+//! Advice on hardware: the cheapest catalogue card that can hold the whole model, and a second card of the same kind as
+//! an existing card.
 //!
 //! No prices are known here, so a card with less memory counts as cheaper. Of cards with equal memory, the card with
 //! the lower bandwidth counts as cheaper, unless it is slower than the replaced card.
@@ -30,8 +30,8 @@ pub(super) fn other_cards(trials: &Trials<'_>) -> Vec<Change> {
     [another(trials), second(trials)].into_iter().flatten().collect()
 }
 
-/// The cheapest card that can hold everything, for a machine without a GPU whose host generates fewer tokens per second
-/// than [`READING_SPEED`].
+/// For a machine without a GPU whose host generates fewer tokens per second than [`READING_SPEED`]: the cheapest card
+/// that can hold the whole model.
 pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     let is_slow = |tokens_per_second: f64| tokens_per_second < READING_SPEED;
     let host_is_enough =
@@ -47,7 +47,7 @@ pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     Some(Change { effect, ..change })
 }
 
-/// The cheapest larger card that can hold everything in place of the smallest GPU.
+/// The cheapest larger card that can replace the smallest GPU so that the whole model fits.
 fn another(trials: &Trials<'_>) -> Option<Change> {
     let gpus = trials.planner.machine.gpus.iter().enumerate();
     let (index, gpu) = gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;
@@ -100,7 +100,7 @@ fn peak(gpu: &Gpu) -> u64 {
     gpu.bandwidth.map_or(0, |peak| peak.bytes_per_second)
 }
 
-/// Sorts by bytes, then by bandwidth. Among cards of equal size, those slower than `least` come last.
+/// Sorts by bytes, then by bandwidth. Among cards of equal size, the cards that are slower than `least` come last.
 fn by_price(cards: &mut [(String, Gpu)], least: u64) {
     cards.sort_by_key(|(_, card)| (card.total, peak(card) < least, peak(card)));
 }

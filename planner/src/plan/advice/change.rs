@@ -9,7 +9,7 @@ use crate::memory::KvType;
 use crate::plan::Plan;
 use crate::profile::Quantisation;
 
-/// Things to change together, and the resulting plan.
+/// Things that are changed together, and the resulting plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Change {
@@ -18,7 +18,7 @@ pub struct Change {
     pub kinds: Vec<ChangeKind>,
     /// The gain.
     pub effect: Effect,
-    /// The resulting plan, in short.
+    /// A short form of the resulting plan.
     pub outcome: Outcome,
     /// The factor by which generation gets faster, if both speeds are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub enum ChangeKind {
         /// Bytes that the program uses there.
         bytes: u64,
     },
-    /// Replace a card by another that the same backend drives.
+    /// Replace a card by another card that the same backend drives.
     #[error("{name} in place of {gpu_name}")]
     AnotherCard {
         /// The new card's name, for [`Gpu::named`](crate::machine::Gpu::named).
@@ -69,7 +69,7 @@ pub enum ChangeKind {
         /// The replaced GPU's name.
         gpu_name: String,
     },
-    /// Add a card like an existing one: [`Gpu::another`](crate::machine::Gpu::another).
+    /// Add a card of the same kind as an existing card: [`Gpu::another`](crate::machine::Gpu::another).
     #[error("a second {gpu_name}")]
     SecondCard {
         /// The existing GPU, as an index of [`Machine::gpus`](crate::machine::Machine::gpus).
@@ -77,7 +77,7 @@ pub enum ChangeKind {
         /// The existing GPU's name.
         gpu_name: String,
     },
-    /// Add a card to a computer without one.
+    /// Add a card to a computer that has no card.
     #[error("a card such as {name}")]
     FirstCard {
         /// The card's name, for [`Gpu::named`](crate::machine::Gpu::named).
@@ -113,14 +113,14 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Layers on GPUs.
+    /// The number of layers on GPUs.
     pub n_gpu_layers: u32,
     /// All layers of the model, the output layer included.
     pub layers: u32,
     /// The number of blocks on GPUs that keep some of their weights on the host.
     #[serde(alias = "parted_blocks")]
     pub split_blocks: u32,
-    /// Whether all layers are whole and on GPUs.
+    /// Whether all layers are on GPUs as a whole.
     pub full: bool,
     /// Predicted tokens generated per second; `None` if the plan predicts no speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -44,7 +44,8 @@ impl Planner<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], for which advice is made.
+    /// The errors of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], for which advice is
+    /// made.
     pub fn advice(&self) -> Result<Advice, Error> {
         match self.plan() {
             Ok(plan) => Ok(Advice::on(self, &plan)),

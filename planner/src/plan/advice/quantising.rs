@@ -1,5 +1,5 @@
-//! Advice on another quantisation of the model: a smaller one that puts more of the model on GPUs, or a larger one that
-//! the host reads faster.
+//! Advice on another quantisation of the model: a smaller quantisation with which more of the model is on GPUs, or a
+//! larger quantisation that the host reads faster.
 //!
 //! The time of the host's part comes from the rates measured for each type, because a type with fewer bits often costs
 //! more time in decoding than it saves in reading. If rates of the host were measured, a quantisation with an
@@ -69,7 +69,7 @@ fn smaller(trials: &Trials<'_>) -> Option<Change> {
     if trials.before.is_none() {
         return trials.least(&changes(&all));
     }
-    // A model entirely on GPUs does not depend on the host's rates.
+    // If the model is entirely on GPUs, the host's rates do not matter.
     trials.first_that_fits(&changes(&all)).or_else(|| {
         let rates = trials.planner.machine.host.rates.as_ref();
         let mut known = all.iter().filter(|candidate| are_measured(rates, &candidate.profile) != Some(false));

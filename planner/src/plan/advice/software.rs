@@ -1,4 +1,4 @@
-//! Advice that needs no hardware and no other file: smaller requests, and programs to close.
+//! Advice that requires neither hardware nor another file: smaller requests, and programs to close.
 
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
 
@@ -23,7 +23,7 @@ const MIN_UBATCH: u32 = 32;
 pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
     let windows = trials.planner.request.params.swa_full.then(|| trials.worthwhile(&[ChangeKind::SwaFull(false)]));
     let types = smaller_types(trials);
-    // A few more tokens per second are not worth the loss of quality by keys of four bits.
+    // A few more tokens per second are not worth the loss of quality that keys of four bits cause.
     let too_dear = |kv: &Change| kv.effect == Effect::More && kv.kinds == [ChangeKind::KvType(KvType::Q4_0)];
     let kv = trials.least(&each(&types, ChangeKind::KvType)).filter(|kv| !too_dear(kv));
     let context = context(trials);
@@ -72,7 +72,7 @@ fn asked(trials: &Trials<'_>) -> u32 {
     trials.planner.request.tokens(&trials.planner.profile)
 }
 
-/// Contexts shorter than the requested one, the longest first.
+/// Contexts that are shorter than the requested context, the longest first.
 fn shorter(trials: &Trials<'_>) -> Vec<u32> {
     let asked = asked(trials);
     let step = if asked > FINE_STEPS_UP_TO { STEP * 4 } else { STEP };

@@ -11,7 +11,7 @@ use super::list::WORTH;
 use super::{Change, ChangeKind, Effect, Outcome};
 
 impl Planner<'_> {
-    /// The plan for this workload. If the context is too short for it, the plan for a typical workload.
+    /// The plan for this workload. If the context is too short for the workload, the plan for a typical workload.
     fn plan_for(mut self, workload: Workload) -> Option<Plan> {
         let most = self.request.tokens(&self.profile);
         let workload = if workload.tokens() > most { Workload::typical(most) } else { workload };
@@ -73,8 +73,8 @@ impl<'a> Trials<'a> {
         self.before.map_or(&self.planner.request.params, |plan| &plan.context)
     }
 
-    /// Whether a plan satisfies the user completely. For a request with an exact number of layers, that number is
-    /// enough. Without a GPU, a loadable model is enough.
+    /// Whether a plan satisfies the user completely. If the request states an exact number of layers, this number is
+    /// enough. Without a GPU, it is enough that the model can be loaded.
     pub(super) fn is_enough(&self, outcome: &Outcome) -> bool {
         outcome.full || !self.wants_all()
     }
@@ -114,7 +114,7 @@ impl<'a> Trials<'a> {
         plan.is_some_and(|plan| self.is_enough(&Outcome::from(&plan)))
     }
 
-    /// The smallest of ascending changes with which everything fits.
+    /// The first of these changes, which are in ascending order, with which everything fits.
     pub(super) fn first_that_fits(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         let (last, others) = changes.split_last()?;
         if !self.fits(last) {

@@ -13,7 +13,8 @@ use crate::plan::{
 use super::moving::{measured_seconds, stated_seconds};
 use super::{ByDepth, SecondsAtDepth};
 
-/// Minimum speed-up, as a factor, of another placement that a plan mentions or a model moves to.
+/// The minimum speed-up, as a factor, of another placement. Otherwise the plan does not mention it, and the model does
+/// not move to it.
 const MIN_SPEEDUP: f64 = 1.1;
 /// In a conversation that reaches the end of the context, a second placement must save at least this multiple of the
 /// time of a move. The reason is that a conversation may end at any depth, and the rule may then lose the time of a
@@ -39,7 +40,7 @@ impl Timed<'_> {
         mean * f64::from(to.saturating_sub(from))
     }
 
-    /// Seconds of a workload that stays in this placement.
+    /// The seconds that a workload takes if the model stays in this placement.
     fn seconds(&self, workload: &Workload) -> f64 {
         self.model.seconds(self.assignment, workload)
     }
@@ -234,7 +235,7 @@ impl Planner<'_> {
         Some(Pair { depth, crossing, is_deeper, saved, seconds, workload_seconds })
     }
 
-    /// The pair as a part of the plan, if moving pays and the probe confirms the other placement.
+    /// The pair as a part of the plan, if moves are worthwhile and the probe confirms the other placement.
     fn confirmed(
         &self,
         chosen: &Chosen<'_>,

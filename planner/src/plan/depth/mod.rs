@@ -44,7 +44,7 @@ pub struct ByDepth {
     pub workload_seconds: f64,
 }
 
-/// The predicted times of two placements at one depth, in seconds: first here, then there.
+/// The predicted times of two placements at one depth, in seconds: first the time here, then the time there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SecondsAtDepth {
@@ -57,7 +57,7 @@ pub struct SecondsAtDepth {
 }
 
 impl ByDepth {
-    /// The times at a depth, linear between the points and constant beyond them.
+    /// The times at a depth, which are linear between the points and constant beyond the last point.
     fn at(&self, depth: u32) -> SecondsAtDepth {
         at(&self.seconds, depth)
     }
@@ -99,7 +99,7 @@ impl ByDepth {
 /// Maximum number of points of a pair that is read from a file.
 const MAX_POINTS: usize = 1024;
 
-/// The times at a depth, linear between two points.
+/// The times at a depth, which are linear between two points.
 fn at(points: &[SecondsAtDepth], depth: u32) -> SecondsAtDepth {
     let next = points.partition_point(|point| point.depth < depth);
     let before = next.saturating_sub(1).min(points.len().saturating_sub(1));

@@ -9,14 +9,14 @@ use crate::plan::speed::Rates;
 /// Assumed bytes per second at which a load reads a file from the page cache, into buffers of the host or on the way to
 /// a GPU. Once a load of this model was timed, its time is used instead of this figure.
 const WARM_FILE: f64 = 2e9;
-/// Assumed seconds of the parts of a load other than reading: contexts, compute buffers and the warm-up.
+/// The assumed seconds of everything in a load except reading: contexts, compute buffers and the warm-up.
 const LOAD_BESIDE_READING: f64 = 1.0;
 /// Assumed bytes per second at which the states of texts are saved and restored, both copies together. Used if no move
 /// was measured.
 const STATE: f64 = 4e9;
 
-/// Predicted seconds of a move to this placement, by the stated figures: all weights are read from the page cache, and
-/// the state of `tokens` tokens is copied to the host and back.
+/// Predicted seconds of a move to this placement, from the stated figures: all weights are read from the page cache,
+/// and the state of `tokens` tokens is copied to the host and back.
 pub(super) fn stated_seconds(to: &Chosen<'_>, tokens: u32) -> f64 {
     let levels = || to.levels.gpus.iter().chain([&to.levels.host]);
     let weights: u64 = levels().map(|level| level.footprint.weights).fold(0, u64::saturating_add);
@@ -28,8 +28,8 @@ pub(super) fn stated_seconds(to: &Chosen<'_>, tokens: u32) -> f64 {
     weights as f64 / WARM_FILE + copies + LOAD_BESIDE_READING
 }
 
-/// Seconds of a move to this placement, by measured figures, and the conditions of the most disturbed figure. `None` if
-/// no load of the file was measured.
+/// Seconds of a move to this placement, from measured figures, and the conditions of the most disturbed figure. `None`
+/// if no load of the file was measured.
 pub(super) fn measured_seconds(to: &Plan, tokens: u32, known: &MoveRates) -> Option<(f64, RateConditions)> {
     let (warm, rest) = known.warm_file.as_ref().zip(known.rest_ns.as_ref())?;
     let bytes = |of: fn(&crate::memory::Footprint) -> u64| {

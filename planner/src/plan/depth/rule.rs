@@ -1,5 +1,5 @@
-//! The rule by which a running text moves: ski rental. A text moves when the time that it has lost, compared with the
-//! other placement, equals the time of a move.
+//! The rule that decides when a running text moves. It is the rule of the ski rental problem. A text moves when the
+//! time that it has lost, compared with the other placement, equals the time of a move.
 //!
 //! Under this rule a growing text of unknown length loses at most twice the time of the best decision. With the future
 //! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
@@ -14,16 +14,17 @@
 
 use super::{ByDepth, SecondsAtDepth, at};
 
-/// Tokens of the reply that is expected after a prompt, as in [`Workload::typical`](crate::plan::Workload::typical).
+/// The number of tokens of the reply that is expected after a prompt, as in
+/// [`Workload::typical`](crate::plan::Workload::typical).
 const EXPECTED_REPLY: u32 = 256;
 
 /// One step: the tokens that a model computes at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DepthWork {
-    /// Live tokens before the step, of all sequences.
+    /// The number of live tokens of all sequences before the step.
     pub depth: u32,
-    /// Tokens of prompts in the step.
+    /// The number of tokens of prompts in the step.
     pub prompt_tokens: u32,
     /// Whether the step generated tokens: one for each sequence.
     pub generates: bool,
@@ -42,7 +43,7 @@ impl DepthWork {
 
     /// Predicted seconds of the step, here and there.
     fn seconds(self, points: &[SecondsAtDepth]) -> [f64; 2] {
-        // The middle of the prompt lies half of its tokens later.
+        // The middle of the prompt comes after half of its tokens.
         let at = at(points, self.depth.saturating_add(self.prompt_tokens / 2));
         let tokens = f64::from(self.prompt_tokens);
         [0, 1].map(|n| at.prompt_token[n] * tokens + if self.generates { at.token[n] } else { 0.0 })
@@ -81,8 +82,8 @@ impl DepthRule {
         self.lost
     }
 
-    /// Counts a step that took this many seconds. The predictions give only the ratio of the two placements' times: a
-    /// machine that is slower than predicted is slower in both placements.
+    /// Counts a step that took this many seconds. From the predictions, only the ratio of the two placements' times is
+    /// used, because a machine that is slower than predicted is slower in both placements.
     pub fn took(&mut self, work: DepthWork, seconds: f64) {
         let [here, there] = work.seconds(&self.points);
         if here > 0.0 && seconds > 0.0 {
@@ -160,7 +161,8 @@ mod tests {
         (seconds, moves)
     }
 
-    /// The minimum time of a trace, with the best moves, and the time if every step ran in its faster placement.
+    /// The minimum time of a trace, with the best moves; and the time if every step ran in the placement that is faster
+    /// for it.
     fn clairvoyant(points: &[SecondsAtDepth], moving: f64, trace: &[DepthWork]) -> (f64, f64) {
         let mut best = [0.0, moving];
         let mut least = 0.0;

@@ -21,19 +21,19 @@ pub enum MachineChange {
 }
 
 impl SavedPlan {
-    /// As [`Plan::changes`], for the saved plan.
+    /// Like [`Plan::changes`], for the saved plan.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         self.plan.changes(machine)
     }
 
-    /// As [`Plan::changes_by`], for the saved plan.
+    /// Like [`Plan::changes_by`], for the saved plan.
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         self.plan.changes_by(machine, footprints)
     }
 }
 
 impl Plan {
-    /// The reasons why the plan cannot be followed on this machine; empty if it can be.
+    /// The reasons why the plan cannot be followed on this machine; empty if it can be followed.
     ///
     /// A different amount of free memory does not count as a change as long as the plan still fits. It still fits if
     /// there is memory for its footprints, and for the parts of its headroom that are meant for the driver and for
@@ -44,8 +44,8 @@ impl Plan {
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
     }
 
-    /// As [`changes`](Self::changes), but with llama.cpp's current bytes for the placement instead of the plan's.
-    /// `footprints.output` may be 0, as in the answer of a [`Probe`](crate::plan::Probe).
+    /// Like [`changes`](Self::changes), but with the bytes that llama.cpp counts for the placement now, instead of the
+    /// plan's bytes. `footprints.output` may be 0, as in the answer of a [`Probe`](crate::plan::Probe).
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         let mut all = footprints.gpus.clone();
         all.resize(self.gpus().count(), Footprint::default());
@@ -59,7 +59,7 @@ impl Plan {
         self.changes_if(machine, &all)
     }
 
-    /// `footprints` follow the plan's placements: its GPUs, then the host.
+    /// `footprints` are in the order of the plan's placements: first the GPUs, then the host.
     fn changes_if(&self, machine: &Machine, footprints: &[Footprint]) -> Vec<MachineChange> {
         let mut changes = Vec::new();
         let mut of_host = 0_u64;
@@ -91,7 +91,7 @@ impl Plan {
     }
 }
 
-/// The machine's GPU with the placement's ggml name, if it is the same card.
+/// The GPU of the machine that has the ggml name of the placement, if it is the same card.
 fn same_gpu<'m>(machine: &'m Machine, placement: &Placement) -> Option<&'m Gpu> {
     let device = placement.device.as_ref()?;
     machine.gpus.iter().find(|gpu| gpu.device.as_ref() == Some(device) && gpu.name == placement.name)

@@ -52,7 +52,7 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     ensure!(cache == 0 || plan.gpus().next().is_some(), "context.moe_cache_size is {cache}, and the plan has no GPU");
     check_placements(plan)?;
     check_split(plan)?;
-    // A predicted speed is only displayed, but its curve is indexed by the number of layers.
+    // A predicted speed is only displayed, but an element of its curve is accessed by the number of layers.
     let curve = plan.speed.as_ref().map_or(0, |speed| speed.curve.len());
     ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
     Ok(())

@@ -14,7 +14,7 @@ use crate::machine::Bytes;
 pub struct ModelIdentity {
     /// The model's name for people: `general.name`, or else the file's name. It is not part of the identity.
     pub name: String,
-    /// The lengths of its files in bytes, in order.
+    /// The lengths of the model's files in bytes, in order.
     pub file_bytes: Vec<u64>,
     /// XXH3 (128 bits, in hexadecimal) of all metadata keys and values and of the tensors' names, types, shapes and
     /// offsets.
@@ -22,8 +22,8 @@ pub struct ModelIdentity {
 }
 
 impl ModelIdentity {
-    /// The identity of the model with this header. The function reads the header's arrays, including the vocabulary:
-    /// some megabytes.
+    /// The identity of the model with this header. For this, the header's arrays are read, including the vocabulary,
+    /// which has some megabytes.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ mod tests;
 pub use change::MachineChange;
 pub use identity::ModelIdentity;
 
-/// A plan with the model and request needed to follow it again.
+/// A plan, with the model and the request that are needed to follow it again.
 ///
 /// ```
 /// # use autoplace_planner::{gguf::Header, machine::Machine, plan::{Planner, Request, SavedPlan},

@@ -222,7 +222,10 @@ proptest! {
     /// Replaces one value by another. The file is then either refused with an error of one line, or a valid plan that
     /// survives another round trip.
     #[test]
-    fn no_invalid_value_passes_the_check(place in any::<prop::sample::Index>(), choice in any::<prop::sample::Index>()) {
+    fn no_invalid_value_passes_the_check(
+        place in any::<prop::sample::Index>(),
+        choice in any::<prop::sample::Index>(),
+    ) {
         let mut json = json_of(&save(two_gpus()));
         let mut all = Vec::new();
         pointers(&json, "", &mut all);

@@ -41,7 +41,8 @@ impl<'a> Placements<'a> {
                 chosen.notes.extend(refusal.map(|(gpus, error)| format!("{gpus} was left out: {error}")));
                 Ok(chosen)
             }
-            // An error is better than a plan on the host alone, which would hide why the model is slow.
+            // An error is returned rather than a plan on the host alone, because such a plan would hide why the model
+            // is slow.
             (_, Some((_, error))) => Err(error),
             _ => match (self.policy, probed.least_lacking, probed.no_room) {
                 (Policy::MostLayers, None, Some(no_room)) => Err(no_room),

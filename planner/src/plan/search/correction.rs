@@ -1,5 +1,5 @@
-//! Corrections of the estimate by probes. Probed footprints flow in. Corrections for the estimates of other paths flow
-//! out, each with its slack: the bytes by which the correction may still be wrong.
+//! Corrections of the estimate by probes. In: footprints from probes. Out: corrections for the estimates of other
+//! paths. Each correction has its slack: the bytes by which the correction may still be wrong.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::setting_costs::host_role;
 /// correction that comes from another role is never wrong by more.
 pub(super) const MAX_SLACK_BYTES: u64 = mib(128);
 
-/// The slack of a kind of run is divided by this number after each probe of such a run.
+/// After each probe of a run, the slack of its kind is divided by this number.
 const SLACK_DIVISOR: u64 = 4;
 
 /// The properties of a run of layers on a GPU that determine its compute buffer: the size of the graph, the run's role,
@@ -79,7 +79,7 @@ impl Corrections {
         (similar.map_or(0, beyond), MAX_SLACK_BYTES)
     }
 
-    /// Bytes that the host takes beyond the estimate, found in the same way.
+    /// By how many bytes the host exceeds the estimate. This is found in the same way.
     pub(super) fn of_host(&self, kind: &HostKind) -> i64 {
         let similarity = |other: &HostKind| {
             (kind.setting == other.setting, kind.role == other.role, kind.is_pipelined == other.is_pipelined)
@@ -95,7 +95,7 @@ impl Corrections {
     }
 }
 
-/// The lowest correction of a setting, or of all settings if this one has none.
+/// The lowest correction of a setting. If this setting has no correction, the lowest correction of all settings.
 fn least_of(setting: usize, all: impl Iterator<Item = (usize, i64)> + Clone) -> i64 {
     let of_setting = all.clone().filter(|(of, _)| *of == setting).map(|(_, beyond)| beyond).min();
     of_setting.or_else(|| all.map(|(_, beyond)| beyond).min()).unwrap_or(0)

@@ -12,8 +12,8 @@ pub(super) struct InfeasibleRuns<'a> {
     runs: BTreeSet<Key>,
 }
 
-/// Everything that determines a GPU's bytes: setting, order and GPU; its run; whether the graph has copies; the largest
-/// parts on the host.
+/// Everything on which a GPU's bytes depend: setting, order and GPU; the GPU's run; whether the graph has copies; the
+/// largest parts on the host.
 type Key = ([usize; 3], Run, bool, [u64; 2]);
 
 impl<'a> InfeasibleRuns<'a> {

@@ -121,7 +121,7 @@ struct SearchConstraints {
     refused: Vec<Path>,
     /// Upper limit of the cost, exclusive.
     below: Option<f64>,
-    /// Whether each GPU may lack some bytes by the estimate, because a probe will decide.
+    /// Whether each GPU may lack some bytes by the estimate, because a probe will decide whether the path fits.
     has_slack: bool,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Placements<'a> {
         Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::UpTo(most)), probe)
     }
 
-    /// As [`with_cache`](Self::with_cache), but with a cache of the size that the parameters state.
+    /// Like [`with_cache`](Self::with_cache), but with a cache of the size that the parameters state.
     pub(super) fn with_stated_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -213,7 +213,7 @@ impl<'a> Placements<'a> {
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
         // The order of GPUs does not change a cost in layers, and people expect the machine's order.
         orders.retain(|order| !by_layers || order.is_sorted());
-        // Without GPUs, the whole model is on the host.
+        // This order has no GPUs: the whole model is on the host.
         orders.push(Order::new());
         // A cache needs a GPU.
         orders.retain(|order| !has_cache || !order.is_empty());
@@ -234,7 +234,8 @@ impl<'a> Placements<'a> {
             tie,
             estimates_made,
         };
-        // With several GPUs, each setting needs a search through the orders of the GPUs.
+        // If there are several GPUs, the orders of the GPUs must be searched for each setting, so fewer settings are
+        // tried.
         let settings = match has_cache && all.gpus.len() > 1 {
             true => vec![Setting::given(params)],
             false => settings(request, profile, params),
@@ -304,7 +305,7 @@ impl<'a> Placements<'a> {
             };
             let full = infeasible.infeasible_gpu(&node.path);
             let is_lost = full.is_some() && infeasible.is_settled(&node.path);
-            // Moving more parts of the last run to the host does not make an earlier run smaller.
+            // If more parts of the last run move to the host, an earlier run does not become smaller.
             let by_last = full.is_some_and(|n| n + 1 == node.path.runs.len());
             if !node.requeued && (by_last || !is_lost) {
                 heap.keep_more(&node, context);
@@ -353,7 +354,7 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// Whether the cache has the widest type or all GPUs of an order fuse attention over it.
+    /// Whether the cache has the widest type or whether all GPUs of an order fuse attention over it.
     fn is_fused(&self, setting: usize, order: usize) -> bool {
         let costs = &self.setting_costs[setting];
         costs.smaller_kv == 0 || self.orders[order].iter().all(|&gpu| costs.fused[gpu])
@@ -394,7 +395,7 @@ impl<'a> Placements<'a> {
     }
 }
 
-/// Separates the GPUs that take longer than the host for the whole model.
+/// Separates from the others the GPUs that would take longer than the host for the whole model.
 fn split_off_slow<'a>(
     gpus: Vec<&'a Gpu>,
     profile: &ModelProfile,

@@ -60,7 +60,8 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// All experts of a block as one part: a cache on a GPU serves only blocks without experts on the GPU.
+    /// Makes one part of all experts of a block, because a cache on a GPU serves only blocks that have no experts on
+    /// the GPU.
     pub(super) fn whole_experts(profile: &'a ModelProfile) -> Self {
         Self::with(profile, HostParts::Experts, |stems| if stems.is_empty() { Vec::new() } else { vec![stems] })
     }
@@ -111,12 +112,12 @@ impl<'a> Parts<'a> {
         self.begins[(block as usize).min(last)]
     }
 
-    /// Number of parts in the blocks from `begin` to before `end`.
+    /// The number of parts in the blocks from `begin` on and before `end`.
     pub(super) fn count(&self, begin: u32, end: u32) -> u32 {
         u32::try_from(self.begin(end) - self.begin(begin)).unwrap_or(u32::MAX)
     }
 
-    /// The overrides that keep parts on the host: for each `(end, count)` the last `count` parts before block `end`.
+    /// The overrides that keep parts on the host: for each `(end, count)`, the last `count` parts before block `end`.
     /// Blocks with the same parts share a pattern, because llama.cpp compiles each pattern again for every tensor.
     pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
         let kept: Vec<&Part<'_>> = self.kept(kept).collect();
@@ -142,7 +143,7 @@ impl<'a> Parts<'a> {
         self.kept(kept).fold([0; 2], |[begins, ends], part| [part.steps[0].max(begins), part.steps[1].max(ends)])
     }
 
-    /// The parts on the host: for each `(end, count)` the last `count` parts before block `end`.
+    /// The parts on the host: for each `(end, count)`, the last `count` parts before block `end`.
     pub(super) fn kept(&self, kept: &[(u32, u32)]) -> impl Iterator<Item = &Part<'a>> {
         kept.iter().flat_map(|&(end, count)| {
             let end = self.begin(end);
@@ -151,7 +152,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The stem of the part that a weight belongs to, if the part may stay on the host.
+/// The stem of the part to which a weight belongs, if the part may stay on the host.
 fn stem(weight: &Weight, wanted: HostParts) -> Option<&str> {
     let may = match (weight.role, wanted) {
         (_, HostParts::None) => false,

@@ -16,9 +16,9 @@ use super::table::Run;
 /// The cheapest completion of a path from each layer, for one order of GPUs.
 #[derive(Debug)]
 pub(super) struct CostToGo {
-    /// `cost[n][begin]`: the least cost of the layers from `begin` on, with the GPUs from the `n`th on.
+    /// `cost[n][begin]`: the least cost of the layers from `begin` on, if the GPUs from the `n`th on take them.
     cost: Vec<Vec<f64>>,
-    /// The least bytes that a completion with these layers leaves to the host.
+    /// The least number of bytes that a completion with these layers leaves to the host.
     host: Vec<Vec<u64>>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Path {
     /// Indices of the setting and of the order of GPUs.
     pub(super) setting: usize,
     pub(super) order: usize,
-    /// Layers on the host.
+    /// The number of layers on the host.
     pub(super) first: u32,
     /// For each GPU, the end of its run and the number of its parts on the host.
     pub(super) runs: Vec<(u32, u32)>,
@@ -67,13 +67,13 @@ impl Path {
         self.runs.last().map_or(self.first, |&(end, _)| end)
     }
 
-    /// The runs with their first layers.
+    /// The runs, each with its first layer.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         let begins = std::iter::once(self.first).chain(self.runs.iter().map(|&(end, _)| end));
         begins.zip(&self.runs).enumerate().map(|(n, (begin, &(end, kept)))| Run::new(n, begin, end, kept))
     }
 
-    /// Layers on each GPU.
+    /// The number of layers on each GPU.
     pub(super) fn counts(&self) -> Vec<u32> {
         self.runs().map(|run| run.end - run.begin).collect()
     }
@@ -118,7 +118,7 @@ pub(super) struct Heap {
 pub(super) struct OrderContext<'a> {
     pub(super) prices: Prices<'a>,
     pub(super) to_go: CostToGo,
-    /// Bytes that the host has for the layers left to it, by the host's [role](host_role).
+    /// The bytes that the host has for the layers that are left to it, for each [role](host_role) of the host.
     pub(super) host_rooms: [Option<u64>; HOST_ROLES],
 }
 

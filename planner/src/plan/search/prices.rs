@@ -62,7 +62,7 @@ impl Prices<'_> {
     }
 
     /// Surcharge of a GPU with this run. It grows with the square of the filled share and with the GPU's share of the
-    /// largest budget, so that the least total cost fills all GPUs to the same share.
+    /// largest budget, so that the total cost is least if all GPUs are filled to the same share.
     fn gpu(&self, gpu: usize, run: Run) -> f64 {
         let bytes = self.table.bytes(gpu, Run { kept: 0, ..run }) as f64;
         let budget = self.table.gpus[gpu].budget.max(1) as f64;

@@ -26,7 +26,7 @@ pub(super) struct Probed<'f, 'a> {
     pub(super) refusal: Option<(String, Error)>,
     /// The first refusal of a smaller cache type. It excludes the type, but not the GPUs.
     pub(super) kv_refusal: Option<String>,
-    /// The error of the first placement for which the probe itself lacked memory.
+    /// The error of the first placement for which there was not enough memory for the probe itself.
     pub(super) no_room: Option<Error>,
     /// Of the placements that do not fit, the placement with the fewest missing bytes.
     pub(super) least_lacking: Option<Found>,
@@ -64,8 +64,8 @@ impl<'f, 'a> Probed<'f, 'a> {
             let better = fits.filter(|_| asks).or(with_slack);
             let nearest = best.as_ref().map(|best| self.placements.nearest(&best.path, &self.constraints));
             let nearest = nearest.transpose()?.flatten();
-            // Under [`Policy::MostLayers`], the next better placement is always probed, because such plans include
-            // models whose memory the estimate does not know.
+            // Under [`Policy::MostLayers`], the next better placement is also probed, because models whose memory the
+            // estimate does not know are planned under this policy too.
             let close =
                 nearest.clone().filter(|near| asks && by_layers && !self.constraints.known.contains(&near.path));
             let mut next = better.or(close);
@@ -91,8 +91,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that would fit if each GPU needed a few bytes less than the estimate. The probe of one kind of
-    /// run is weak evidence for another kind.
+    /// The cheapest path that would fit if each GPU needed a few bytes less than the estimate. The reason is that the
+    /// probe of one kind of run tells little about another kind.
     fn search_with_slack(&mut self) -> Result<Option<Found>, Error> {
         self.constraints.has_slack = true;
         let found = self.placements.search(&self.constraints);
@@ -116,7 +116,7 @@ impl<'f, 'a> Probed<'f, 'a> {
                 let levels = room.levels(&footprints, &Uncertainty::default());
                 Some(Found { path, cost, levels })
             }
-            // Too little memory for the probe is not a refusal.
+            // If there is too little memory for the probe, this is not a refusal.
             Err(source) if source.is::<NoRoom>() => {
                 self.no_room.get_or_insert(Error::Probe { n_gpu_layers: split.n_gpu_layers, source });
                 None

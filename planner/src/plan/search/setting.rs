@@ -15,7 +15,7 @@ pub(super) struct Setting {
     pub(super) halved: u32,
     /// Whether the cache is on the host although the request keeps it with the layers.
     pub(super) kv_moved: bool,
-    /// Number of allowed types that are wider than this cache's; 0 for the requested type.
+    /// The number of allowed types that are wider than the type of this cache; 0 for the requested type.
     pub(super) smaller_kv: u32,
     /// The share that is added to the seconds: the [price](kv_cache::price) of the cache type.
     pub(super) surcharge: f64,
@@ -32,9 +32,9 @@ impl Setting {
 /// first. `params` are the request's parameters, with every default resolved.
 pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &ContextParams) -> Vec<Setting> {
     let most = request.max_ubatch.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
-    // A context that embeds keeps no cache between batches.
+    // A context for embeddings keeps no cache between batches.
     let choices = if request.embeds() { vec![params.clone()] } else { request.kv_cache.choices(profile, params) };
-    // A context that embeds computes whole texts.
+    // A context for embeddings computes whole texts.
     let least = request.min_ubatch.filter(|_| !request.embeds());
     let may_move = request.kv_place == KvPlace::Auto && params.offload_kqv && !request.embeds();
     let mut all = Vec::new();

@@ -40,10 +40,9 @@ pub(super) struct SettingCosts<'a> {
     pub(super) kv_moved: bool,
     /// How many allowed cache types are wider than this one.
     pub(super) smaller_kv: u32,
-    /// The share that is added to the seconds for a smaller type of the cache.
+    /// The share that is added to the seconds because of a smaller type of the cache.
     pub(super) surcharge: f64,
-    /// Whether each GPU fuses attention over this cache. A GPU that does not fuse it is never combined with a smaller
-    /// type.
+    /// Whether each GPU fuses attention over this cache. A smaller type is never used on a GPU that does not fuse it.
     pub(super) fused: Vec<bool>,
     /// Bytes of weights and caches that are on the host in every placement.
     pub(super) always_on_host: u64,
@@ -113,9 +112,9 @@ impl<'a> SettingCosts<'a> {
         Ok(costs)
     }
 
-    /// The same setting with caches of experts of each useful share, up to `most`. With one share all experts are on
-    /// the host and the GPUs are full. Smaller shares leave memory for whole blocks, and larger shares move whole
-    /// layers to the host.
+    /// The same setting with a cache of experts, for each useful share up to `most`. With one certain share, all
+    /// experts are on the host and the GPUs are full. With smaller shares, there is memory for whole blocks; with
+    /// larger shares, whole layers move to the host.
     pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
@@ -126,7 +125,8 @@ impl<'a> SettingCosts<'a> {
         let room = self.most_cached();
         let least = f64::from(experts.used + 1) / f64::from(experts.count.max(1));
         let larger = larger.iter().map(|times| times * room).filter(|share| *share <= most);
-        // The smallest useful share matters for a model whose tokens use a large part of the experts.
+        // The smallest useful share is included, because it matters for a model whose tokens use a large part of the
+        // experts.
         let shares = shares.iter().map(|share| share * room.min(most)).chain(larger).chain([least.min(most)]);
         let shares = shares.filter(|share| (least..1.0).contains(share));
         let with = |share| {
@@ -167,7 +167,7 @@ impl<'a> SettingCosts<'a> {
         (room.saturating_sub(others) as f64 / experts.max(1) as f64).min(1.0)
     }
 
-    /// Whether the GPUs have memory for all layers and one more layer on each GPU.
+    /// Whether the GPUs have memory for all layers, and for one more layer on each GPU.
     pub(super) fn holds_all(&self) -> bool {
         let layers = self.table.layers as usize;
         let rooms = self.table.gpus.iter().zip(&self.min_compute).map(|(gpu, min_compute)| {
@@ -178,7 +178,7 @@ impl<'a> SettingCosts<'a> {
         self.table.gpus.iter().all(|gpu| gpu.bytes[layers] <= room)
     }
 
-    /// The estimate for GPUs in this order, with no weights placed elsewhere.
+    /// The estimate for GPUs in this order, without weights that are placed apart from their layer.
     pub(super) fn estimate(&self, placements: &Placements<'_>, order: &[usize]) -> Result<Rc<Estimate>, Error> {
         if let Some(known) = self.estimates.borrow().get(order) {
             return Ok(Rc::clone(known));
@@ -188,8 +188,8 @@ impl<'a> SettingCosts<'a> {
         Ok(estimate)
     }
 
-    /// The table for compute buffers that exceed the estimate by at least `beyond` bytes: its rooms are smaller by
-    /// these bytes.
+    /// The table for compute buffers that exceed the estimate by at least `beyond` bytes: the rooms in this table are
+    /// smaller by these bytes.
     pub(super) fn corrected(&self, beyond: i64) -> Table<'a> {
         let mut table = self.table.clone();
         for (table, min_compute) in table.gpus.iter_mut().zip(&self.min_compute) {
@@ -221,7 +221,7 @@ impl<'a> SettingCosts<'a> {
             for kept in elsewhere.into_iter().flatten() {
                 let estimate = match kept.is_empty() && order.len() == 1 {
                     true => Estimate::clone(&estimate),
-                    // A single copy of the graph needs the smaller buffer.
+                    // A graph with a single copy needs the smaller buffer.
                     false => with_parts_on_host(&estimate, kept.iter()),
                 };
                 let kept = u32::try_from(kept.len()).unwrap_or(u32::MAX);

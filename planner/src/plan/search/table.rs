@@ -11,7 +11,7 @@ use crate::plan::speed::{Cached, Moved, SpeedModel};
 
 use super::parts::{Part, Parts};
 
-/// A run of layers on a GPU, from `begin` to before `end`. The last `kept` parts of its blocks are on the host.
+/// A run of layers on a GPU, from `begin` on and before `end`. The last `kept` parts of its blocks are on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Run {
     /// Whether the GPU is the first of its order.
@@ -101,8 +101,8 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table of a model. `estimate` covers all GPUs at once, in the order of the model's rates. `budgets` has each
-    /// GPU's usable bytes.
+    /// The table of a model. `estimate` covers all GPUs at once, in the order of the model's rates. `budgets` contains
+    /// the usable bytes of each GPU.
     pub(super) fn new(
         estimate: &Estimate,
         budgets: &[u64],
@@ -159,7 +159,7 @@ impl<'a> Table<'a> {
         for (gpu, table) in table.gpus.iter_mut().enumerate() {
             table.part_seconds = part_seconds(&self.parts, (gpu, n_gpus), model, workload, Some(cached));
             table.part_peaks = table.part_seconds.iter().map(|seconds| peaks(seconds)).collect();
-            // Experts on the host free bytes on the GPU; the cache takes a part of these bytes.
+            // If experts are on the host, bytes on the GPU become free, and the cache takes a part of these bytes.
             for bytes in &mut table.part_bytes {
                 *bytes = (*bytes as f64 * (1.0 - cached.share)) as u64;
             }
@@ -167,7 +167,7 @@ impl<'a> Table<'a> {
         table
     }
 
-    /// Replaces seconds by layers: a layer on the host costs one, and a layer on a GPU costs nothing.
+    /// Replaces the seconds by numbers of layers: each layer on the host costs 1, and each layer on a GPU costs 0.
     pub(super) fn price_by_layers(&mut self) {
         for gpu in &mut self.gpus {
             gpu.seconds.fill(0.0);
@@ -249,8 +249,8 @@ impl<'a> Table<'a> {
         self.gpus[gpu].rooms[run.role(self.layers, parts)]
     }
 
-    /// The run with `kept` parts on the host, or with as few more parts as are needed for it to fit; `None` if it
-    /// cannot fit.
+    /// The run with `kept` parts on the host, or with just as many more parts as are needed so that it fits; `None` if
+    /// it cannot fit.
     pub(super) fn fitting(&self, gpu: usize, run: Run) -> Option<Run> {
         let with = |kept| Run { kept, ..run };
         let fits = |kept| self.bytes(gpu, with(kept)) <= self.room(gpu, with(kept));

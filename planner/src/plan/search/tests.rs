@@ -1,4 +1,4 @@
-//! The search compared with an exhaustive one.
+//! Compares the search with an exhaustive search.
 
 // The strategies of the integration tests, compiled with this crate's own types.
 #[path = "../../../tests/planner/any.rs"]
@@ -45,7 +45,7 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
             1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
             _ => gpu,
         };
-        // Some speeds are unknown, and some are below the host's.
+        // Some speeds are unknown, and some are lower than the host's speed.
         if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
     });
     prop::collection::vec(gpu, 1..=most)
@@ -110,7 +110,7 @@ fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     model.seconds(&placements.assignment(path), &request.work(profile))
 }
 
-/// The cost of a path, computed independently: its seconds or layers, and its surcharges.
+/// The cost of a path, computed independently: the seconds or layers of the path, and its surcharges.
 fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let tie = placements.tie;
     let surcharge = placements.setting_costs[path.setting].surcharge;
@@ -192,8 +192,8 @@ fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// Compares the search with the exhaustive one. A search with a probe may find nothing. A path that it finds must be
-/// the cheapest one that fits by the probe.
+/// Compares the search with the exhaustive search. A search with a probe may find nothing. But if it finds a path, this
+/// must be the cheapest path that fits by the probe.
 fn compare(
     shape: &Shape,
     gpus: Vec<Gpu>,

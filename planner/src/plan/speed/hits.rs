@@ -1,18 +1,20 @@
-//! How often a cache of experts on a GPU holds the expert that a token uses, by the share of the experts in the cache.
+//! How often a cache of experts on a GPU holds the expert that a token uses. This depends on the share of the experts
+//! in the cache.
 //!
 //! A text tends to use an expert again soon. The curve describes this tendency by one parameter, the *locality* `a`: if
 //! a cache holds the share `x` of the experts, `(1 - x) / (1 + a * x)` of the uses miss it. Without locality (`a = 0`),
 //! experts would be used by chance, and `1 - x` of the uses would miss.
 //!
-//! Published hits by the share of the experts (docs/speed-model.md has the table) correspond to these localities:
+//! The following hits were published for these shares of the experts (docs/speed-model.md has the table). They
+//! correspond to these localities:
 //!
 //! - 128 experts, 8 used (Qwen3-30B-A3B, kekzl/imp 1374): 74.1 % of uses hit with 19 % of the experts, 89.4 % with 38
 //!   %, 96.2 % with 64 %. `a` is 11.2 to 13.5.
 //! - 512 experts, 10 used (Qwen3.8-Flash-Next, ggml-org/llama.cpp 27861): 67 % with 12.5 %, 81 % with 25 %. `a` is 13.2
 //!   and 11.8.
-//! - A model that is not named (tetherto/qvac-fabric-llm.cpp 237): 77.8 % with 10 %. `a` is 30.
-//! - The second model again, 300 tokens of one text with a cold cache (kekzl/imp 2061): 62 % with 36 %. `a` is 3.7, for
-//!   the uses that the cache could hit.
+//! - A model whose name is not stated (tetherto/qvac-fabric-llm.cpp 237): 77.8 % with 10 %. `a` is 30.
+//! - The second model again, 300 tokens of one text with a cold cache (kekzl/imp 2061): 62 % with 36 %. `a` is 3.7, if
+//!   only the uses that the cache could hit are counted.
 
 /// The locality of published texts: the middle of the figures in the module's description.
 const LOCALITY: f64 = 12.0;
@@ -30,7 +32,7 @@ const MAX_LOCALITY: f64 = 200.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct ExpertHits {
-    /// How soon experts are used again; 0 if experts are used by chance.
+    /// How soon experts are used again; 0 if experts are used at random.
     pub locality: f64,
 }
 
@@ -62,7 +64,8 @@ impl ExpertHits {
     }
 
     /// The curve through an observation: `hits` and `misses` of a cache with this share of the experts. `None` if
-    /// nothing follows from it, because there were no uses or because the cache holds no experts or all of them.
+    /// nothing follows from the observation, because there were no uses, or because the cache holds either no experts
+    /// or all of them.
     pub fn observed(share: f64, hits: u64, misses: u64) -> Option<Self> {
         let uses = hits.saturating_add(misses);
         if uses == 0 || !(0.0..1.0).contains(&share) || share == 0.0 {
@@ -81,9 +84,9 @@ impl ExpertHits {
 mod tests {
     use super::ExpertHits;
 
-    /// Published hits with llama.cpp's kind of cache, and with others that drop the least recently used expert. Each
-    /// row has the experts used and the experts in all, the experts that the cache holds of each layer, and the share
-    /// of hits.
+    /// Published hits with llama.cpp's kind of cache, and with other caches that drop the least recently used expert.
+    /// Each row has the experts used and the experts in all, the experts that the cache holds of each layer, and the
+    /// share of hits.
     const PUBLISHED: [((u32, u32), f64, f64); 6] = [
         // Source: kekzl/imp 1374. It counts one slot for each of three tensors: 73, 146 and 244.
         ((8, 128), 73.0 / 3.0, 0.741),
@@ -111,7 +114,7 @@ mod tests {
             let expected = misses as f64 / (hits + misses) as f64;
             assert!((observed.misses(share, (8, 128)) - expected).abs() < 0.01, "{share}");
         }
-        // More misses than by chance give a locality of 0.
+        // If there are more misses than by chance, the locality is 0.
         assert_eq!(ExpertHits::observed(0.5, 1, 99), Some(ExpertHits::new(0.0)));
         for nothing in [(0.0, 1, 1), (1.0, 1, 1), (0.5, 0, 0), (f64::NAN, 1, 1)] {
             assert_eq!(ExpertHits::observed(nothing.0, nothing.1, nothing.2), None);

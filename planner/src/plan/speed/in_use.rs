@@ -1,5 +1,5 @@
-//! Correction of a device's rates by real use. The measured and the predicted time of a text or prompt flow in.
-//! Corrected rates for the device's weights, attention or prompts flow out.
+//! Correction of a device's rates by real use. In: the measured and the predicted time of a text or a prompt. Out:
+//! corrected rates for the device's weights, attention or prompts.
 //!
 //! Real use shows only the total time of a token. Only the device that takes most of the time is corrected. The whole
 //! difference is attributed to the longest part of that device's work: usually to the weights at shallow depths, and to
@@ -15,9 +15,9 @@ use super::work::{Cache, LayerWork, Matrices};
 
 /// A device is corrected only if it takes at least this share of the predicted time.
 const MIN_DOMINANT_SHARE: f64 = 0.7;
-/// The largest factor of one correction. A larger difference has a cause other than the rate.
+/// The largest factor of one correction. If the difference is larger, its cause is not the rate.
 const MAX_FACTOR: f64 = 16.0;
-/// The largest weight of earlier use, in tokens, so that a change of the machine shows soon.
+/// Earlier use counts as at most this many tokens in a correction, so that a change of the machine soon shows.
 const MAX_REMEMBERED_TOKENS: u64 = 2_000;
 
 /// A time observed in real use: of generated tokens, or of a prompt.
@@ -98,7 +98,7 @@ impl InUse {
                     Place::Host => None,
                 };
                 let of_layer = |layer: &LayerWork| model.compute(&layer.matrices, place, first, n_tokens);
-                // The output layer computes only the last token.
+                // The output layer is not counted, because it computes only the last token.
                 let blocks = model.layers().saturating_sub(1);
                 let each: f64 = model.work().take(blocks).map(of_layer).sum();
                 let part = each * f64::from(workload.prompt) / f64::from(n_tokens.max(1));
@@ -108,7 +108,7 @@ impl InUse {
     }
 }
 
-/// The places of weights that lie apart from their layer.
+/// The places of weights that are placed apart from their layer.
 fn moved_to(model: &SpeedModel) -> impl Iterator<Item = Place> {
     model.moved.iter().flatten().map(|(place, _)| *place)
 }

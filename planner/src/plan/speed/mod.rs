@@ -1,9 +1,9 @@
 //! The predicted speed of a placement, for prompts and for generation. Every token passes the layers device by device,
 //! at each device's rates.
 //!
-//! By Amdahl's law this causes the cliff. While any layer is on the host, its bytes are read at a tenth of the GPU's
-//! speed, and its attention is even slower. Moving other layers to the GPU does not shorten that time.
-//! `docs/speed-model.md` compares predictions with measurements.
+//! So, by Amdahl's law, the speed falls off a cliff when the first layers move to the host. While any layer is on the
+//! host, its bytes are read at a tenth of the GPU's speed, and its attention is even slower. Moving other layers to the
+//! GPU does not shorten that time. `docs/speed-model.md` compares predictions with measurements.
 
 mod depths;
 mod hits;
@@ -32,7 +32,7 @@ pub(super) use work::{Matrices, matrices};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Speed {
-    /// The source of the devices' rates; the least reliable source if several devices are used.
+    /// The source of the devices' rates; if several devices are used, the least reliable of their sources.
     pub basis: Basis,
     /// The speed of prompts.
     pub prompt: PromptSpeed,
@@ -42,7 +42,7 @@ pub struct Speed {
     pub workload: Workload,
     /// The speed of the workload's generation: its tokens divided by their seconds.
     pub tokens_per_second: f64,
-    /// The depth of the middle of that generation, in tokens.
+    /// The depth in the middle of this generation, in tokens.
     pub depth: u32,
     /// `tokens_per_second` with every layer on the host.
     pub all_on_host: f64,
@@ -61,7 +61,7 @@ pub struct Speed {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PromptSpeed {
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub tokens: u32,
     /// Tokens per second.
     pub tokens_per_second: f64,
@@ -71,7 +71,7 @@ pub struct PromptSpeed {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GenerationSpeed {
-    /// Tokens in the context before the generated one.
+    /// The number of tokens in the context before the generated one.
     pub depth: u32,
     /// Tokens per second.
     pub tokens_per_second: f64,
@@ -95,7 +95,7 @@ impl Speed {
         let basis = rates.gpus.iter().chain(on_host).map(|rate| rate.basis_of(plain.work())).max();
         let basis = basis.unwrap_or_else(|| rates.host.basis_of(plain.work()));
         let depths = workload.depths();
-        // The curve divides layers among GPUs as the plan does.
+        // In the curve, the layers are divided among the GPUs as in the plan.
         let mut points = split_points(&split.tensor_split).unwrap_or_default();
         if points.is_empty() {
             points.push(1.0);

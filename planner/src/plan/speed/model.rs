@@ -35,9 +35,9 @@ pub struct SpeedModel {
     pub(super) n_ubatch: u32,
     kv_on_host: bool,
     op_offload: bool,
-    /// For each layer, the weights that lie apart from it.
+    /// For each layer, its weights that are placed apart from it.
     pub(super) moved: Vec<Vec<(Place, Vec<Matrices>)>>,
-    /// For each layer, the bytes of its experts if all of them lie on the host; otherwise 0.
+    /// For each layer, the bytes of its experts if all of them are on the host; otherwise 0.
     host_experts: Vec<u64>,
     /// Bytes of the cache of experts over all GPUs; 0 for none.
     moe_cache_size: u64,
@@ -94,7 +94,7 @@ impl SpeedModel {
         self
     }
 
-    /// Moves weights apart from their layer. Only the weights of blocks count, because the output layer moves as a
+    /// Moves weights apart from their layer. Only weights of blocks are considered, because the output layer moves as a
     /// whole.
     ///
     /// # Errors
@@ -147,7 +147,8 @@ impl SpeedModel {
         (0..layers.len()).map(share).collect()
     }
 
-    /// Expected share of the uses of experts that the cache holds, over all layers that use it; `None` without a cache.
+    /// The share of the uses of experts that the cache is expected to serve, over all layers that use the cache; `None`
+    /// without a cache.
     pub fn expected_hits(&self, assignment: &Assignment) -> Option<f64> {
         let shares = self.cached_shares(assignment);
         let of = |(layer, place): (usize, Place)| {
@@ -182,7 +183,7 @@ impl SpeedModel {
         1.0 / self.token_seconds(assignment, depth)
     }
 
-    /// Generated tokens per second under each assignment. Each layer's time is computed once for each device.
+    /// Generated tokens per second under each assignment. The time of each layer is computed only once for each device.
     pub(super) fn curve(&self, assignments: impl Iterator<Item = Assignment>, depths: Depths) -> Vec<f64> {
         let on = |place| (0..self.layers()).map(|il| self.layer_token(il, place, depths)).collect();
         let on_gpus: Vec<Vec<f64>> = (0..self.rates.gpus.len()).map(|gpu| on(Place::Gpu(gpu))).collect();
@@ -238,8 +239,8 @@ impl SpeedModel {
         seconds
     }
 
-    /// Seconds of a workload: the prompt, and the reply at the mean time of a token over the [workload's](Workload)
-    /// depths.
+    /// Seconds of a workload: the prompt, and the reply at the mean time of a token over the depths of the
+    /// [workload](Workload).
     pub fn seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
         let token = self.mean_token_seconds(assignment, workload.depths());
         self.prompt_seconds(assignment, workload) + token * f64::from(workload.reply)
@@ -274,8 +275,8 @@ impl SpeedModel {
         moved.matrices.iter().map(of).sum()
     }
 
-    /// Extra seconds of a computation of few tokens whose experts a GPU caches. Each missing expert is uploaded with
-    /// one copy for each of its tensors. A copy costs half as much as a transfer there and back.
+    /// Extra seconds of a computation of few tokens whose experts a GPU caches. An expert that is not in the cache is
+    /// uploaded with one copy for each of its tensors. A copy takes half as long as a transfer there and back.
     fn missed(&self, matrices: &Matrices, rate: &Rate, cached: Cached, n_tokens: u32) -> f64 {
         let Some(experts) = matrices.experts else { return 0.0 };
         let misses = self.hits.misses(cached.share, experts);
@@ -404,7 +405,7 @@ impl SpeedModel {
         self.kv_on_host && place != Place::Host && !work.caches.is_empty()
     }
 
-    /// The sum of `of` over the prompt's computations: the full ubatches and the rest.
+    /// The sum of `of` over the prompt's computations: the full ubatches, and the last one with the remaining tokens.
     fn sum_of_computations(&self, workload: &Workload, of: impl Fn(u32) -> f64) -> f64 {
         let (n, prompt) = (self.n_ubatch, workload.prompt);
         let whole = if prompt >= n { f64::from(prompt / n) * of(n) } else { 0.0 };
@@ -451,7 +452,7 @@ impl Moved<'_> {
     }
 }
 
-/// The matrices that only the token with logits passes.
+/// The matrices through which only the token with logits passes.
 fn last_only(matrices: &[Matrices]) -> Vec<Matrices> {
     matrices.iter().filter(|matrix| matrix.last_token).copied().collect()
 }

@@ -20,19 +20,19 @@ use super::work::{Cache, LayerWork, Matrices};
 const GPU_SHARE: f64 = 0.83;
 /// The share of its peak bandwidth that a host reads: 65 % of two channels of DDR4-2400 (docs/speed-model.md).
 const HOST_SHARE: f64 = 0.65;
-/// Bytes of weights per second that one core of a host decodes. A few cores of a laptop decode fewer bytes than the
-/// memory delivers. The constant is the median of published figures for Llama 3.1 8B in Q4_K_M: 5.1, 5.6, 6.5 and 7.9
-/// billion on an i7-8550U, a Ryzen 7 8840U, an i7-7820HQ and an i5-1135G7 (brand-o/normiebench); 7.8 billion on an
-/// i5-12400F (unslothai/unsloth, `offload_cost_model.py`: 138.4 ms per GiB, divided by the threads).
+/// Bytes of weights per second that one core of a host decodes. This is a limit because a few cores of a laptop decode
+/// fewer bytes than the memory delivers. The constant is the median of published figures for Llama 3.1 8B in Q4_K_M:
+/// 5.1, 5.6, 6.5 and 7.9 billion on an i7-8550U, a Ryzen 7 8840U, an i7-7820HQ and an i5-1135G7 (brand-o/normiebench);
+/// 7.8 billion on an i5-12400F (unslothai/unsloth, `offload_cost_model.py`: 138.4 ms per GiB, divided by the threads).
 const CORE_READ: f64 = 6.5e9;
 /// The assumed bandwidth of an unknown card, in bytes per second: a mid-range card.
 const UNKNOWN_GPU: f64 = 400e9;
 /// The assumed bandwidth of an unknown host, in bytes per second: two thirds of two channels of DDR4-3200.
 const UNKNOWN_HOST: f64 = 34e9;
-/// Fixed seconds of a layer on a GPU: some ten to fifteen kernels, each with a launch. CUDA launches them as one graph.
-/// In the ledger, the time beyond 83 % of the peak is 25 to 46 us on an RTX 3070, 4080 and 3080.
+/// Fixed seconds of a layer on a GPU: about ten to fifteen kernels, each with a launch. CUDA launches them as one
+/// graph. In the ledger, the time beyond 83 % of the peak is 25 to 46 us on an RTX 3070, 4080 and 3080.
 const GPU_LAYER: f64 = 25e-6;
-/// The same on NVIDIA's cards before Ampere: 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes
+/// The same for NVIDIA's cards before Ampere: 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes
 /// no CUDA graphs before Volta, and builds of 2025 made none before Ampere (`ggml_cuda_graph_set_enabled`).
 const LAYER_BEFORE_AMPERE: f64 = 45e-6;
 /// The same with Vulkan: 22 us on an RTX 4090 and 46 us on an RTX 2080 Ti with TinyLlama.
@@ -46,7 +46,8 @@ const HOST_LAYER: f64 = 30e-6;
 /// Seconds to pass a token's activations to the next device: two copies over PCIe, each with a wait.
 const CROSSING: f64 = 20e-6;
 /// The same with Vulkan, where each wait is a submission and a fence. On an RX 6700 XT under Windows, a block with
-/// experts on the host takes 0.2 to 0.3 ms more than its bytes need (the ledger), and it makes two transfers.
+/// experts on the host takes 0.2 to 0.3 ms longer than it needs to read its bytes (the ledger), and it makes two
+/// transfers.
 const VULKAN_CROSSING: f64 = 100e-6;
 /// Seconds to pass a token's activations to another machine: a round trip in a local network, including the software.
 const REMOTE_CROSSING: f64 = 500e-6;
@@ -72,21 +73,21 @@ const PROMPT_ATTENTION: f64 = 0.5;
 const UNKNOWN_CORES: u32 = 8;
 /// Extra seconds of a layer with a recurrent state on a GPU: the convolution, the gates and the update of the state are
 /// many small kernels. Published for Qwen3.5 35B A3B with all layers on the card: 214 tokens per second on an RTX 5090
-/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com). These are 20 and 100 us for each of its 30 recurrent
-/// layers.
+/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com). From these figures follow 20 and 100 us for each of its 30
+/// recurrent layers.
 const GPU_RECURRENCE: f64 = 60e-6;
-/// Floating-point operations of prompts per byte of bandwidth, on a card of which only the bandwidth is known: the
-/// geometric mean of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860),
-/// which gives 60; an RTX 4090 computes 10359 (#7676), which gives 165.
+/// Floating-point operations of prompts per byte of bandwidth, for a card of which only the bandwidth is known. The
+/// constant is the geometric mean of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second
+/// (ggml-org/llama.cpp#7860), which gives 60; an RTX 4090 computes 10359 (#7676), which gives 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
 /// The same on Apple's chips: 26 on an M2 Ultra (#3648), 18 on an M2 Max (#2959).
 const METAL_FLOPS_PER_BYTE: f64 = 25.0;
-/// Floating-point operations of prompts per second and multiprocessor of NVIDIA's cards from Ampere on. Published on 8B
-/// models with 512 tokens at once: 0.73 and 0.78 trillion on an RTX 3090 and 3070, 1.07 on a 4080, 0.84 on a 4090 in
-/// 2024 (the ledger) and 1.45 in 2026 (ggml-org/llama.cpp#24127).
+/// Floating-point operations of prompts per second, for each multiprocessor of NVIDIA's cards from Ampere on. Published
+/// on 8B models with 512 tokens at once: 0.73 and 0.78 trillion on an RTX 3090 and 3070, 1.07 on a 4080, 0.84 on a 4090
+/// in 2024 (the ledger) and 1.45 in 2026 (ggml-org/llama.cpp#24127).
 const AMPERE_FLOPS: f64 = 1.05e12;
-/// The same with Turing: 0.42 trillion on an RTX 2080 Ti with Vulkan; an RTX 2070 SUPER with CUDA has at least 0.65
-/// (the ledger).
+/// The same for Turing: 0.42 trillion on an RTX 2080 Ti with Vulkan; an RTX 2070 SUPER with CUDA has at least 0.65 (the
+/// ledger).
 const TURING_FLOPS: f64 = 0.7e12;
 /// The same before Turing: 0.46 trillion on a P40 (#4766), 0.62 on a V100 (#24127).
 const PASCAL_FLOPS: f64 = 0.5e12;
@@ -95,7 +96,7 @@ const RDNA_4_FLOPS: f64 = 1.58e12;
 /// The same with RDNA 3, and with CDNA, which also has matrix cores: 0.62 trillion on an RX 7900 XTX with ROCm, 0.59
 /// and 0.69 on a Radeon 8060S with Vulkan and ROCm (the ledger).
 const RDNA_3_FLOPS: f64 = 0.62e12;
-/// The same without matrix cores: 0.25 trillion on an RX 6800 XT with ROCm (#2059).
+/// The same for AMD's GPUs without matrix cores: 0.25 trillion on an RX 6800 XT with ROCm (#2059).
 const RDNA_2_FLOPS: f64 = 0.25e12;
 /// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt. The result, in 32 bits, is
 /// written and then read by the next operation. The result of the next operation is also written and read.
@@ -104,8 +105,8 @@ const BYTES_PER_OUTPUT: f64 = 16.0;
 /// cores of an EPYC; the lowest figure was measured during other work. A Ryzen 7950X reaches 170 billion
 /// (docs/speed-model.md).
 const CORE_FLOPS: f64 = 80e9;
-/// Ubatch at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 tokens at
-/// once, 10359 with 512).
+/// The ubatch with which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 tokens
+/// at once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
 /// How many times as much the matrix size counts as the number of tokens, when the nearest measured figure is chosen.
@@ -126,13 +127,13 @@ pub enum Basis {
     /// quiet load measures again.
     #[error("rates measured beside other work")]
     Disturbed,
-    /// The driver's peak bandwidth; ratios give the other rates.
+    /// The peak bandwidth that the driver reports. The other rates are computed from it with fixed ratios.
     #[error("the driver's bandwidth")]
     Driver,
-    /// The data sheet's peak bandwidth; ratios give the other rates.
+    /// The peak bandwidth in the data sheet. The other rates are computed from it with fixed ratios.
     #[error("data sheets")]
     DataSheet,
-    /// A stated bandwidth; ratios give the other rates.
+    /// A stated bandwidth. The other rates are computed from it with fixed ratios.
     #[error("stated bandwidth")]
     Stated,
     /// No source: a mid-range device is assumed.
@@ -152,7 +153,7 @@ pub struct Rate {
     pub attention: Option<f64>,
     /// Floating-point operations per second in a computation of many tokens.
     pub flops: f64,
-    /// Ubatch at which the device reaches half of `flops`.
+    /// The ubatch with which the device reaches half of `flops`.
     pub half_speed: f64,
     /// Fixed seconds of a layer: kernel launches, barriers.
     pub seconds_per_layer: f64,
@@ -160,7 +161,8 @@ pub struct Rate {
     pub routing: f64,
     /// Extra seconds of a layer with a recurrent state.
     pub recurrence: f64,
-    /// Seconds to start on weights that lie apart from their block: the host's threads wake up and wait for each other.
+    /// Seconds to start on weights that are placed apart from their block: the host's threads wake up and wait for each
+    /// other.
     pub wake_up: f64,
     /// The speed of a prompt's operations other than matrix products, in output elements of matrices per second. `None`
     /// if these operations take no time.
@@ -199,8 +201,8 @@ pub struct Rates {
 impl Rates {
     /// The rates of these GPUs and of the host.
     pub fn for_devices(gpus: &[&Gpu], host: &Host) -> Self {
-        // An integrated GPU reads the host's memory at full speed: neither a CPU limit of the process nor the number of
-        // cores slows it.
+        // An integrated GPU reads the host's memory at full speed: it is slowed down neither by a CPU limit of the
+        // process nor by the number of cores.
         let memory = Rate::for_host(host, f64::INFINITY, |_| 1.0);
         let gpus = gpus.iter().map(|gpu| Rate::for_gpu(gpu, &memory)).collect();
         let host = Rate::for_host(host, CORE_READ, |threads| host.share_of_time(threads));
@@ -215,7 +217,7 @@ impl Rates {
 
 impl Rate {
     /// A device that reads `bytes_per_second` of weights, keys and values. Layers and transfers take no fixed time, and
-    /// prompts are as fast as on cards of that bandwidth.
+    /// prompts are as fast as on cards with this bandwidth.
     pub const fn new(bytes_per_second: f64) -> Self {
         Self {
             bytes_per_second,
@@ -235,8 +237,8 @@ impl Rate {
     }
 
     /// The rates of a host. `core_read` is the most that one core reads per second. `share_of_time` returns the share
-    /// of the time that a number of threads may compute. All rates shrink with that share. For memory reads this gives
-    /// a lower bound, because a few cores may read as fast as all.
+    /// of the time that a number of threads may compute. All rates are multiplied by this share. For reads from memory,
+    /// the result is a lower bound, because a few cores may read as fast as all cores.
     fn for_host(host: &Host, core_read: f64, share_of_time: impl Fn(u32) -> f64) -> Self {
         let (memory, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
         let known_cores = host.usable_cores.or(host.physical_cores);
@@ -295,7 +297,7 @@ impl Rate {
         .with_measured(gpu.rates.as_ref())
     }
 
-    /// The same rates, with measured ones in place of constants.
+    /// The same rates, with measured rates in place of constants.
     fn with_measured(mut self, measured: Option<&MeasuredRates>) -> Self {
         let Some(measured) = measured else {
             return self;
@@ -306,7 +308,8 @@ impl Rate {
             let rates: Vec<f64> = all.map(|rate| rate.rate() as f64).collect();
             (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
         };
-        // Types without a measurement get the mean of large matrices or, without those, of all matrices.
+        // Types that were not measured get the mean rate of the large matrices or, if no large matrix was measured, of
+        // all matrices.
         if let Some(mean) = mean(true).or_else(|| mean(false)) {
             self.bytes_per_second = mean.max(1.0);
             self.basis = Basis::Measured;
@@ -343,7 +346,7 @@ impl Rate {
         bytes / rate.unwrap_or(self.bytes_per_second)
     }
 
-    /// The measured rate for these weights: that of the same type and the most similar matrices.
+    /// The measured rate for these weights: the rate of the same type and of the most similar matrices.
     pub(super) fn weight_rate(&self, matrices: &Matrices) -> Option<&WeightRate> {
         let of_type = |experts: bool| {
             let all = self.measured.iter().flat_map(|measured| &measured.weights);
@@ -389,7 +392,7 @@ impl Rate {
         }
     }
 
-    /// Multiplications of attention per second, by the measurement that is most similar in its heads.
+    /// Multiplications of attention per second, from the measurement with the most similar heads.
     fn attention_rate(&self, kv_type: TensorType, cache: &Cache) -> Option<f64> {
         let nearest = self.nearest_attention(kv_type, cache)?;
         let row = kv_type.row_bytes(u64::from(nearest.head_size)).max(1);
@@ -502,7 +505,7 @@ fn unlike(a: u32, b: u32) -> f64 {
 }
 
 impl Cache {
-    /// The distance between attention with these heads and attention over this cache. Widths beyond
+    /// The distance between attention with these heads and attention over this cache. Widths larger than
     /// [`MatrixShape::LARGE`] count as equal.
     fn unlike(&self, head_size: u32, n_gqa: u32, n_head_kv: u32) -> f64 {
         let width = match n_head_kv {

@@ -12,13 +12,13 @@ use super::depths::Depths;
 
 /// The work of a token, or of a batch of tokens, in one layer.
 ///
-/// A token reads each weight of a block once, but of the experts only those that it uses. It reads all keys and values
-/// that it attends to. It reads one row of the token embedding, which is not counted.
+/// A token reads each weight of a block once, except that it reads only those experts that it uses. It reads all keys
+/// and values to which it attends. It reads one row of the token embedding, which is not counted.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerWork {
     /// Weights, grouped by type.
     pub(super) matrices: Vec<Matrices>,
-    /// The keys and values that the layer attends to.
+    /// The keys and values to which the layer attends.
     pub(super) caches: Vec<Cache>,
     /// Bytes of recurrent state read and written.
     pub(super) state: u64,
@@ -30,7 +30,7 @@ pub(in crate::plan) struct Matrices {
     pub(super) tensor_type: TensorType,
     /// The number of experts that a token uses, and the number of all experts; `None` for other weights.
     pub(super) experts: Option<(u32, u32)>,
-    /// The size of each matrix, if the matrices are small and not experts.
+    /// If the matrices are small and not experts, the size of each of them.
     of_shape: MatrixShape,
     /// Bytes of all the weights, including all experts.
     stored: u64,
@@ -45,17 +45,18 @@ pub(in crate::plan) struct Matrices {
     pub(super) last_token: bool,
 }
 
-/// Keys and values that a layer attends to.
+/// Keys and values to which a layer attends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cache {
-    /// Elements of a token's keys and values, over all heads. `v` is 0 if the values are a part of the keys.
+    /// The number of elements of a token's keys, over all heads, and the same for its values. `v` is 0 if the values
+    /// are a part of the keys.
     pub(super) k: u32,
     pub(super) v: u32,
-    /// Maximum number of tokens that a token attends to.
+    /// The maximum number of tokens to which a token attends.
     pub(super) window: u32,
     /// The number of tokens that each stored key represents.
     pub(super) ratio: u32,
-    /// The number of query heads, and of query heads for each head of keys and values.
+    /// The number of query heads, and the number of query heads for each head of keys and values.
     pub(super) n_head: u32,
     pub(super) n_gqa: u32,
     /// Elements of a key head and of a value head in the multiplications.
@@ -86,7 +87,7 @@ impl LayerWork {
                 state: state.recurrent_elements() * 8,
             }
         });
-        // With a tied output, the whole embedding is read for the logits.
+        // If the output is tied, the whole embedding is read for the logits.
         let tied = profile.weights.output_matrix().filter(|_| profile.weights.tied_output);
         let matrices = matrices(profile, profile.weights.output.iter().chain(tied));
         blocks.chain([Self { matrices, ..Self::default() }]).collect()
@@ -118,7 +119,7 @@ pub(in crate::plan) fn matrices<'w>(
         let multiplications = elements * f64::from(used) / f64::from(count);
         let outputs = multiplications / weight.shape.first().map_or(1.0, |&n| n.max(1) as f64);
         let last_token = is_for_logits(profile, weight);
-        // Small matrices have a rate for each size.
+        // For small matrices, there is a rate for each size.
         let side = |n: Option<&u64>| n.map_or(1, |&n| u32::try_from(n).unwrap_or(u32::MAX).max(1));
         let shape = match experts {
             None => MatrixShape::new(side(weight.shape.first()), side(weight.shape.get(1))),
@@ -157,8 +158,8 @@ impl Matrices {
         MatrixShape::new(n_in.round().max(1.0) as u32, n_out.round().max(1.0) as u32)
     }
 
-    /// Tokens that use one matrix at once in a computation of `n_tokens` tokens. Only the tokens that chose an expert
-    /// use its matrix.
+    /// The number of tokens that use one matrix at once in a computation of `n_tokens` tokens. Only the tokens that
+    /// chose an expert use its matrix.
     pub(super) fn tokens_at_once(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         (f64::from(n_tokens) * f64::from(used) / f64::from(count)).max(1.0)
@@ -171,8 +172,8 @@ impl Matrices {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// Bytes that `n_tokens` tokens read together. An expert counts if any token uses it; the expected number assumes
-    /// that tokens choose experts evenly.
+    /// Bytes that `n_tokens` tokens read together. An expert is counted if any token uses it. How many these are is
+    /// estimated on the assumption that tokens choose all experts equally often.
     pub(super) fn bytes(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         let unused = 1.0 - f64::from(used) / f64::from(count);
@@ -181,8 +182,8 @@ impl Matrices {
 }
 
 impl Matrices {
-    /// The number of copies that bring the experts of `n_tokens` tokens to another device: one for each expert and
-    /// tensor.
+    /// The number of copies with which the experts of `n_tokens` tokens are brought to another device: one for each
+    /// expert and tensor.
     pub(super) fn copies(&self, n_tokens: u32) -> f64 {
         let (used, _) = self.experts.unwrap_or((1, 1));
         let tokens = self.bytes(n_tokens) / (self.token_bytes().max(1)) as f64;
@@ -237,13 +238,13 @@ impl Cache {
         row(k, self.k).saturating_add(row(v, self.v)) as f64 * self.cells(depths)
     }
 
-    /// Multiplications of a token's attention: each query head multiplies with the key and the value of each cell.
+    /// Multiplications of a token's attention: each query head is multiplied with the key and the value of each cell.
     pub(super) fn multiplications(&self, depths: Depths) -> f64 {
         let (k, v) = self.head;
         f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * self.cells(depths)
     }
 
-    /// Mean number of cells that a token attends to at these depths.
+    /// The mean number of cells to which a token attends at these depths.
     fn cells(&self, depths: Depths) -> f64 {
         depths.mean_cells(self.ratio, self.window)
     }

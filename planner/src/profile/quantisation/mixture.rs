@@ -1,4 +1,4 @@
-//! The type that `llama-quantize` gives each tensor of a file. A tensor's name and shape flow in, its type flows out.
+//! The type that `llama-quantize` gives each tensor of a file. In: a tensor's name and shape. Out: its type.
 //!
 //! This follows `tensor_allows_quantization`, `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's
 //! src/llama-quant.cpp, for the quantisations of [`Quantisation`]. `autoplace/tests/load/quantised.rs` compares each
@@ -86,12 +86,12 @@ pub(super) fn block_of(name: &str) -> Option<u32> {
 pub(super) struct Mixture<'a> {
     to: Q,
     architecture: &'a str,
-    /// Blocks of the model (`n_layer_all`).
+    /// The number of blocks of the model (`n_layer_all`).
     n_layer: u32,
     n_expert: u32,
-    /// Query heads for each head of keys and values in the first block.
+    /// The number of query heads for each head of keys and values in the first block.
     n_gqa: u32,
-    /// Whether llama.cpp classifies the model as a 70B. Such a model has few value tensors, which get more bits.
+    /// Whether llama.cpp classifies the model as a 70B model. Such a model has few value tensors, which get more bits.
     is_70b: bool,
     /// Whether the token embedding also computes the logits.
     is_tied: bool,
@@ -165,7 +165,7 @@ impl<'a> Mixture<'a> {
         is_matrix && name.ends_with("weight") && !is_kept
     }
 
-    /// The type for rows of any length: `llama_tensor_get_type_impl`.
+    /// The type before the length of the rows is considered: `llama_tensor_get_type_impl`.
     fn wanted(&mut self, name: &str, row: u64) -> T {
         let (default, output, _) = self.to.types();
         let is_falcon = self.architecture == "falcon";
@@ -201,7 +201,7 @@ impl<'a> Mixture<'a> {
             Category::AttentionKey | Category::AttentionQuery if self.to == Q::IQ3_XS => T::IQ3_XXS,
             Category::AttentionOutput => self.of_attention_output(is_falcon).unwrap_or(default),
             Category::FfnDown => {
-                // IQ2_M decides by the running count, the other quantisations by the block.
+                // For IQ2_M, the running count decides; for the other quantisations, the block does.
                 let index = if self.to == Q::IQ2_M { self.downs } else { self.layer(name, self.downs) };
                 self.downs += 1;
                 self.of_ffn_down(index, is_falcon).unwrap_or(default)
@@ -220,8 +220,8 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The index of a feed-forward tensor: its block in a mixture of experts, otherwise the number of tensors before it
-    /// (`layer_info`).
+    /// The index of a feed-forward tensor: in a mixture of experts, its block; otherwise, the number of such tensors
+    /// before it (`layer_info`).
     fn layer(&self, name: &str, seen: u32) -> u32 {
         match block_of(name) {
             Some(block) if self.n_expert > 1 => block,

@@ -37,8 +37,8 @@ macro_rules! quantisations {
             }
 
             /// The type of most matrices, the type of the output matrix, and the bits per element of all blocks'
-            /// matrices in an 8B model whose rows are whole blocks. [`ModelProfile::quantised`] returns the types of a
-            /// particular model.
+            /// matrices in an 8B model whose rows consist of whole blocks. [`ModelProfile::quantised`] returns the
+            /// types of a particular model.
             pub const fn types(self) -> (TensorType, TensorType, f64) {
                 match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
             }
@@ -75,8 +75,8 @@ const ALIGNMENT: u64 = 32;
 impl ModelProfile {
     /// This model as `llama-quantize` would write it in another quantisation: each tensor with its new type and bytes,
     /// without an importance matrix if the quantisation allows that. Norms, routers and other tensors that
-    /// llama-quantize keeps stay as they are. Rows that are not whole blocks get llama-quantize's fallback type
-    /// (src/llama-quant.cpp, `tensor_type_fallback`).
+    /// llama-quantize keeps stay as they are. If rows do not consist of whole blocks, the tensor gets the type that
+    /// llama-quantize uses instead (src/llama-quant.cpp, `tensor_type_fallback`).
     ///
     /// The bytes of tensors are exact. The bytes of the file are slightly wrong, because the header's length is taken
     /// as unchanged.

@@ -164,7 +164,7 @@ fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
         let run = |rule: &mut dyn Rule| sim::run(trace, caching, rule);
         let pool = run(&mut Ours::new((machine, models), false));
         let moving = run(&mut Ours::new((machine, models), true));
-        let rivals = [run(&mut LlamaSwap), run(&mut Ollama), run(&mut Router)];
+        let rivals = [run(&mut LlamaSwap), run(&mut Ollama::default()), run(&mut Router)];
         let row = |trace: &str, rule: &str, report: &Report| {
             println!(
                 "| {trace} | {rule} | {:.0} s | {:.2} | {:.0} s | {:.0} s | {:.0} s | {:.0} s | {:.0} GB | {:.2} | {} \
@@ -185,7 +185,10 @@ fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
         row("", "pool, moving in mid-text", &moving);
         let names = ["llama-swap", "Ollama", "llama-server's router"];
         names.iter().zip(&rivals).for_each(|(rule, report)| row("", rule, report));
-        row("", "the pool, if it knew the next two requests", &run(&mut Ours::clairvoyant((machine, models))));
+        if models.iter().any(|model| model.sequences > 1) {
+            row("", "Ollama, choosing its number of texts", &run(&mut Ollama { chooses_texts: true }));
+        }
+        row("", "the pool, told the next two requests", &run(&mut Ours::clairvoyant((machine, models))));
         row("", "bound: room for all models", &bounds::with_room_for_all(trace));
         if let Some(fixed) = bounds::best_fixed(trace) {
             row("", "the best fixed placements", &fixed);
@@ -205,89 +208,6 @@ fn a_chat_and_its_titles_wait_a_half_of_one_model_at_a_time_and_nothing_waits_mu
         let best = rivals.into_iter().fold(f64::INFINITY, f64::min);
         assert!(pool <= 1.25 * best, "{waited:?}");
     }
-}
-
-#[test]
-#[ignore = "debug"]
-fn dev() {
-    let env = |name: &str, or: &str| std::env::var(name).unwrap_or_else(|_| or.to_owned());
-    let kinds: Vec<u64> = env("KINDS", "1,2,4,5").split(',').map(|n| n.parse().unwrap()).collect();
-    let seeds = env("SEEDS", "11..17");
-    let (from, to) = seeds.split_once("..").unwrap();
-    let mut all = [Vec::new(), Vec::new()];
-    for kind in kinds {
-        for (index, caching) in [Caching::Nothing, Caching::Pages].into_iter().enumerate() {
-            let mut ratios = Vec::new();
-            let mut parts = sim::Parts::default();
-            let (mut waited, mut read, mut read_other) = (0.0, 0, 0);
-            for seed in from.parse::<u64>().unwrap()..to.parse().unwrap() {
-                let Trace { machine, models, wishes, .. } = match kind {
-                    1 => chat_and_titles(seed),
-                    2 => agent(seed),
-                    3 => hundred_users(seed),
-                    4 => slow_and_fast(seed),
-                    _ => random(seed),
-                };
-                let trace = (&machine, &models[..], &wishes[..]);
-                let pool = sim::run(trace, caching, &mut Ours::new((&machine, &models), false));
-                let best = [
-                    sim::run(trace, caching, &mut LlamaSwap),
-                    sim::run(trace, caching, &mut Ollama),
-                    sim::run(trace, caching, &mut Router),
-                ];
-                let best = best.into_iter().min_by(|a, b| a.waited.total_cmp(&b.waited)).unwrap();
-                ratios.push(pool.waited / best.waited);
-                parts.load += pool.parts.load;
-                parts.queue += pool.parts.queue;
-                parts.slower += pool.parts.slower;
-                parts.shared += pool.parts.shared;
-                waited += pool.waited;
-                read += pool.read;
-                read_other += best.read;
-            }
-            println!(
-                "{kind} {caching:?} {ratios:.2?} waited {waited:.0}: load {:.0} queue {:.0} slower {:.0} shared {:.0}; read {} of {}",
-                parts.load,
-                parts.queue,
-                parts.slower,
-                parts.shared,
-                read / 1_000_000_000,
-                read_other / 1_000_000_000
-            );
-            all[index].extend(ratios);
-        }
-    }
-}
-
-#[test]
-#[ignore = "debug"]
-fn debug_one() {
-    let args: Vec<u64> = std::env::var("POOL_DEBUG").unwrap().split(',').map(|n| n.parse().unwrap()).collect();
-    let seed = args[1];
-    let trace = match args[0] {
-        1 => chat_and_titles(seed),
-        2 => agent(seed),
-        3 => hundred_users(seed),
-        4 => slow_and_fast(seed),
-        _ => random(seed),
-    };
-    for model in &trace.models {
-        println!("{}", model.name);
-        for rung in model.ladder.rungs() {
-            let speed = rung.plan.speed.as_ref().unwrap();
-            println!(
-                "  {} texts, {} layers +{}, {:.0} t/s, prompt {:.0} t/s, {:?} MiB",
-                rung.sequences(),
-                rung.plan.n_gpu_layers,
-                rung.plan.split_blocks,
-                speed.tokens_per_second,
-                speed.prompt.tokens_per_second,
-                rung.held.gpus.iter().chain([&rung.held.host]).map(|it| it >> 20).collect::<Vec<_>>()
-            );
-        }
-    }
-    let caching = if args[2] == 0 { Caching::Nothing } else { Caching::Pages };
-    run(&[trace], caching);
 }
 
 /// Prints the tables of five traces by these seeds: without a page cache, and with one.
@@ -315,7 +235,41 @@ fn five_traces() {
 #[test]
 #[ignore = "a minute or two: prints the second table of benches/results"]
 fn five_traces_held_out() {
-    five([201, 202, 203, 204, 205]);
+    five([301, 302, 303, 304, 305]);
+}
+
+/// Prints, for five further seeds of each kind that no change of the rule has seen, the waiting by the pool over that
+/// by the best other rule, and the bytes that both have read.
+#[test]
+#[ignore = "a minute or two: prints the third table of benches/results"]
+fn twenty_five_traces_held_out() {
+    const KINDS: [fn(u64) -> Trace; 5] = [chat_and_titles, agent, hundred_users, slow_and_fast, random];
+
+    println!("| traces | files | waiting over the best other rule's | read | read by that rule |");
+    println!("|---|---|---|--:|--:|");
+    for kind in KINDS {
+        for caching in [Caching::Nothing, Caching::Pages] {
+            let (mut ratios, mut read, mut read_by_best) = (Vec::new(), 0, 0);
+            let mut name = "";
+            for seed in 311..316 {
+                let Trace { machine, models, wishes, name: of_kind } = kind(seed);
+                let trace = (&machine, &models[..], &wishes[..]);
+                let pool = sim::run(trace, caching, &mut Ours::new((&machine, &models), false));
+                let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama::default(), &mut Router];
+                let rivals = rivals.map(|rule| sim::run(trace, caching, rule));
+                let best = rivals.into_iter().min_by(|one, other| one.waited.total_cmp(&other.waited)).unwrap();
+                ratios.push(format!("{:.2}", pool.waited / best.waited));
+                (read, read_by_best, name) = (read + pool.read, read_by_best + best.read, of_kind);
+            }
+            let gigabytes = |bytes: u64| bytes / 1_000_000_000;
+            println!(
+                "| {name} | {caching:?} | {} | {} GB | {} GB |",
+                ratios.join(", "),
+                gigabytes(read),
+                gigabytes(read_by_best)
+            );
+        }
+    }
 }
 
 /// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.

@@ -101,9 +101,6 @@ impl Ours {
             planned(&state.models[index].name, request, machine)
         });
         let plan = plan.unwrap();
-        if std::env::var("POOL_DEBUG").is_ok() && !plan.steps.is_empty() {
-            println!("{:.0} {name:?} {:?}", system.now, plan.reasons);
-        }
         self.steps = plan.steps.iter().cloned().collect();
         self.plan = Some(plan);
     }
@@ -118,9 +115,6 @@ impl Ours {
         let plan =
             PoolPlan::anticipate(state, |index, request, machine| planned(&state.models[index].name, request, machine));
         if let Some(plan) = plan {
-            if std::env::var("POOL_DEBUG").is_ok() {
-                println!("{:.0} anticipates {:?}", system.now, plan.reasons);
-            }
             self.steps = plan.steps.iter().cloned().collect();
             self.plan = Some(plan);
         }

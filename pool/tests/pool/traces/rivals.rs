@@ -1,6 +1,8 @@
 //! The rules of other programs, written from their public sources. Each gets our planner's placements, and loads and
 //! unloads by its own rule. If a program cuts a text off, the rule here waits for the text's end instead.
 
+use autoplace_pool::Rung;
+
 use super::sim::{Action, Rule, System};
 
 /// llama-swap with its defaults (github.com/mostlygeek/llama-swap, proxy/processgroup.go, `ProxyRequest`): one model at
@@ -51,10 +53,27 @@ fn load(system: &System, model: usize) -> Action {
 /// have the same keep-alive, so Ollama unloads any of them; the rule here takes the least recently used one. Requests
 /// are scheduled in their order. While one waits for room, all later ones wait (`processPending`). A model that was not
 /// used for five minutes is unloaded (`OLLAMA_KEEP_ALIVE`).
+///
+/// If the number of texts at once is not set (`OLLAMA_NUM_PARALLEL`), the version of 2024 chooses it: four if the model
+/// then fits whole, otherwise one (`numParallelToTry`).
 #[derive(Debug, Default)]
-pub(crate) struct Ollama;
+pub(crate) struct Ollama {
+    /// Whether it chooses the number of texts at once of a model for several.
+    pub(crate) chooses_texts: bool,
+}
 
 const KEEP_ALIVE: f64 = 300.0;
+
+impl Ollama {
+    /// The fastest placement beside the loaded models; if `is_whole`, one with all layers on GPUs.
+    fn fitting<'s>(&self, system: &'s System, model: usize, is_whole: bool) -> Option<&'s Rung> {
+        let asked = system.models[model].sequences;
+        let tried = if self.chooses_texts && asked > 1 { vec![4, 1] } else { vec![asked] };
+        let of = |texts: &usize| system.fitting_for(model, *texts);
+        let whole = tried.iter().filter_map(of).find(|rung| rung.plan.full_offload);
+        whole.or_else(|| tried.last().and_then(of).filter(|_| !is_whole))
+    }
+}
 
 impl Rule for Ollama {
     fn next(&mut self, system: &System) -> Action {
@@ -80,7 +99,7 @@ impl Rule for Ollama {
         }
         let loaded = models.filter(|&model| system.loaded[model].is_some()).count();
         let most = 3 * system.machine.gpus.len().max(1);
-        let whole = system.fitting(model).filter(|rung| loaded == 0 || rung.plan.full_offload);
+        let whole = self.fitting(system, model, loaded > 0);
         match whole.filter(|_| loaded < most) {
             Some(rung) => Action::Load(model, rung.clone()),
             None => match idle.min_by(|&one, &other| used(one).total_cmp(&used(other))) {

@@ -2,8 +2,8 @@
 //!
 //! Every rule runs on the same machine with the same placements and speeds, the planner's own:
 //!
-//! - loads and re-placements read the whole file, one after another: from the disk, or, with a [page
-//!   cache](Caching::Pages), what the host's memory still has of it from there;
+//! - loads and re-placements read whole files, one after another. A file is read from the disk; with a [page
+//!   cache](Caching::Pages), the part that the host's memory still holds is read from that memory;
 //! - a model computes up to its number of sequences at once, at full speed; models that compute at the same time share
 //!   the machine evenly;
 //! - a text whose model is re-placed pauses.
@@ -229,9 +229,13 @@ impl System {
 
     /// The fastest rung of a model, for as many texts at once as were asked for, that fits beside the loaded models.
     pub(crate) fn fitting(&self, model: usize) -> Option<&Rung> {
-        let traced = &self.models[model];
-        let mut whole = traced.ladder.rungs().iter().filter(|rung| rung.sequences() as usize == traced.sequences);
-        whole.find(|rung| self.fits(model, rung))
+        self.fitting_for(model, self.models[model].sequences)
+    }
+
+    /// The fastest rung for so many texts at once that fits beside the loaded models.
+    pub(crate) fn fitting_for(&self, model: usize, texts: usize) -> Option<&Rung> {
+        let mut rungs = self.models[model].ladder.rungs().iter().filter(|rung| rung.sequences() as usize == texts);
+        rungs.find(|rung| self.fits(model, rung))
     }
 
     fn fits(&self, model: usize, rung: &Rung) -> bool {

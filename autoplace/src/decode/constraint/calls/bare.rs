@@ -1,4 +1,4 @@
-//! Unquoted string arguments under a schema, up to the mark that ends them.
+//! String arguments without quotes, which a schema constrains and a mark ends.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use crate::decode::constraint::unenforced::Unenforced;
 const MAX_REFERENCES: usize = 16;
 
 impl Writer<'_> {
-    /// The value of an argument and the mark behind it. The value contains none of the texts in `held_by_none`.
+    /// The value of an argument and the mark after it. The value contains none of the texts in `held_by_none`.
     pub(super) fn bare(&mut self, argument: &Argument, end: &str, held_by_none: &[&str]) -> Result<String, Unenforced> {
         let refused = |reason| Unenforced { place: argument.place.clone(), reason };
         let mut text = Text { root: &argument.root, references: 0 };
@@ -24,7 +24,7 @@ impl Writer<'_> {
     }
 }
 
-/// The constraints of a schema on texts, as terminals joined by `&`.
+/// The constraints that a schema puts on a text, as terminals joined by `&`.
 struct Text<'a> {
     root: &'a Value,
     references: usize,
@@ -105,7 +105,7 @@ fn allows_text(schema: &Value) -> bool {
     by_type && by_value
 }
 
-/// Turns a pattern that may match anywhere into one that matches the whole text.
+/// Turns a pattern that may match anywhere into a pattern that matches the whole text.
 fn searched(pattern: &str) -> Result<String, String> {
     let is_split = has_outside(pattern, '|');
     let (mut inner, mut before, mut behind) = (pattern, "(?s:.*)", "(?s:.*)");

@@ -1,5 +1,5 @@
 //! A grammar for answers that may call tools: any text, in which every marked call is a call of one of the tools, with
-//! arguments that its schema allows.
+//! arguments that the tool's schema allows.
 //!
 //! In: a format, as `chat::written` describes it, and tools. Out: a grammar in Lark, with a JSON schema for each JSON
 //! part. Control tokens are written with [`CONTROL`](crate::load::vocabulary::CONTROL) before their texts, so that they
@@ -80,7 +80,8 @@ impl Writer<'_> {
         format!("@{name}")
     }
 
-    /// A text as a regular expression, which matches a control token both as a token and as plain characters.
+    /// A regular expression for a text. Where the text is a control token, the expression matches the token as well as
+    /// the plain characters.
     fn expression(&self, text: &str) -> String {
         let mut written = String::new();
         let mut rest = text;
@@ -100,7 +101,7 @@ impl Writer<'_> {
         written
     }
 
-    /// A text as a terminal; empty for an empty text.
+    /// The terminal for a text; empty for an empty text.
     fn text(&self, text: &str) -> String {
         match text {
             "" => String::new(),
@@ -108,7 +109,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The end of a terminal that restricts it to texts without any of these. Empty if there are none.
+    /// A suffix for a terminal that restricts the terminal to texts that contain none of `texts`. Empty if `texts` is
+    /// empty.
     fn without(&self, texts: &[&str]) -> String {
         let held: Vec<String> = texts.iter().map(|text| self.expression(text)).collect();
         match held.is_empty() {
@@ -121,7 +123,7 @@ impl Writer<'_> {
     fn marks(&mut self, written: &[WrittenCall], tools: &[CallableTool]) -> Result<(), Unenforced> {
         let opens: Vec<&str> = written.iter().map(|call| call.open).filter(|open| !open.is_empty()).collect();
         let (mut segments, mut whole, mut refused) = (Vec::new(), Vec::new(), None);
-        // A lexeme matches as much as it can, so its first character must tell which one begins.
+        // A lexeme matches as many characters as it can, so the first character must tell which lexeme begins.
         let first = match opens.len() == written.len() {
             true => "",
             false => r" & /[^ \t\r\n{](?s:.*)/",
@@ -130,7 +132,7 @@ impl Writer<'_> {
             let body = match self.bodies(call, tools) {
                 Ok(Some(body)) => body,
                 Ok(None) => continue,
-                // A mark without an enforceable body is forbidden, unless there is no other mark.
+                // A mark is forbidden if no body that can follow it is enforceable, unless there is no other mark.
                 Err(error) => {
                     refused.get_or_insert(error);
                     continue;
@@ -154,14 +156,14 @@ impl Writer<'_> {
         let text = format!("{calls} TAIL?");
         let start = match whole.is_empty() {
             true => text,
-            // A call without a mark is the whole answer.
+            // If calls have no mark, a call is the whole answer.
             false => format!("{SPACE} ({} | {text})", whole.join(" | ")),
         };
         self.rule("start", &start);
         Ok(())
     }
 
-    /// The enforceable bodies behind a mark; `None` when there is none.
+    /// The enforceable bodies that may follow a mark; `None` if there is none.
     fn bodies(&mut self, call: &WrittenCall, tools: &[CallableTool]) -> Result<Option<String>, Unenforced> {
         let (mut options, mut refused) = (Vec::new(), None);
         for body in &call.bodies {
@@ -225,7 +227,7 @@ impl Writer<'_> {
                 let calls: Result<Vec<_>, _> = tools.iter().map(|tool| self.gemma(begin, quote, tool)).collect();
                 any(calls?)
             }
-            // A program is the argument of a tool that accepts any text.
+            // The body is a program. It is the argument of a tool that accepts any text.
             WrittenBody::Program => {
                 let takes_any = |tool: &&CallableTool| tool.name == "python" && !tool.is_strict;
                 tools.iter().find(takes_any).map(|_| r"/[^{\s](?s:.)*/".to_owned())
@@ -234,7 +236,8 @@ impl Writer<'_> {
         })
     }
 
-    /// Calls as JSON. `schema` creates the schema of one call, whose last property holds the arguments.
+    /// The grammar of calls as JSON. `schema` creates the schema of one call, whose last property contains the
+    /// arguments.
     fn json_calls(&mut self, tools: &[CallableTool], is_list: bool, schema: &dyn Fn(&CallableTool) -> Value) -> String {
         let within = if is_list { "items.anyOf" } else { "anyOf" };
         let (mut options, mut places) = (Vec::new(), Vec::new());
@@ -266,7 +269,7 @@ impl Writer<'_> {
         written.collect::<Vec<_>>().join(" ")
     }
 
-    /// Writes `[f(a="x", n=1)]`, with JSON values.
+    /// The grammar of a call in the form `[f(a="x", n=1)]`, with JSON values.
     fn python(&mut self, tool: &CallableTool) -> Result<String, Unenforced> {
         let arguments = properties(tool)?;
         let list = self.list(&arguments, |writer, argument| {
@@ -276,7 +279,7 @@ impl Writer<'_> {
         Ok(format!(r#"{} "(" {list} ")""#, self.text(&tool.name)))
     }
 
-    /// Writes `call:f{a:<|"|>x<|"|>,n:1}`.
+    /// The grammar of a call in the form `call:f{a:<|"|>x<|"|>,n:1}`.
     fn gemma(&mut self, begin: &str, quote: &str, tool: &CallableTool) -> Result<String, Unenforced> {
         let arguments = properties(tool)?;
         let list = self.list(&arguments, |writer, argument| {
@@ -290,7 +293,7 @@ impl Writer<'_> {
         Ok(format!(r#"{} {} "{{" {list} "}}""#, self.text(begin), self.text(&tool.name)))
     }
 
-    /// Arguments in the order of the schema, separated by commas. Optional ones may be missing.
+    /// The grammar of arguments in the order of the schema, separated by commas. Optional arguments may be missing.
     fn list(
         &mut self,
         arguments: &Arguments,
@@ -298,8 +301,8 @@ impl Writer<'_> {
     ) -> Result<String, Unenforced> {
         let prefix = format!("list_{}", self.number());
         let comma = format!("\",\" {SPACE}");
-        // Rule `first_N` stands for the arguments from number N on if no argument came before them. Rule `next_N`
-        // stands for them if one did.
+        // Rule `first_N` stands for the arguments from number N on, if no argument came before them. Rule `next_N`
+        // stands for the same arguments, if an argument came before them.
         for (index, argument) in arguments.all.iter().enumerate() {
             let written = write(self, argument)?;
             self.rule(&format!("{prefix}_{index}"), &written);
@@ -318,7 +321,7 @@ impl Writer<'_> {
         Ok(format!("{prefix}_first_0"))
     }
 
-    /// Writes `<function=f><parameter=a>1</parameter></function>`.
+    /// The grammar of a call in the form `<function=f><parameter=a>1</parameter></function>`.
     fn tags(&mut self, tags: &WrittenTags, tool: &CallableTool) -> Result<String, Unenforced> {
         let quoted = |name: &str, is_quoted: bool| if is_quoted { format!("\"{name}\"") } else { name.to_owned() };
         let [open, name_end, close] = tags.call;
@@ -331,7 +334,7 @@ impl Writer<'_> {
             let text = |writer: &mut Self, kind: &str| {
                 let tag = format!("{}{name}{kind}{}", tags.key[0], tags.key[1]);
                 let begin = writer.text(&tag);
-                // Whitespace behind the tag belongs to the value, unless another tag opens the value.
+                // Whitespace after the tag belongs to the value, unless another tag opens the value.
                 match tags.value[0] {
                     "" => format!("{begin} {}", writer.text(line)),
                     open => format!("{begin} {SPACE} {} {}", writer.text(open), writer.text(line)),
@@ -399,7 +402,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The end of a terminal that restricts it to texts in which `end` occurs only at the end.
+    /// A suffix for a terminal that restricts the terminal to texts in which `end` occurs only at the end.
     fn without_more(&self, end: &str) -> String {
         format!(" & ~/(?s:.*){}(?s:.+)/", self.expression(end))
     }
@@ -420,12 +423,12 @@ fn escaped(text: &str) -> String {
 }
 
 impl Constraint {
-    /// Any text. Every call in it that this format marks is a call of one of these tools. The flag beside each tool
-    /// says whether it is `strict`.
+    /// Any text. But every call that this format marks in the text is a call of one of these tools. The flag after each
+    /// tool tells whether the tool is `strict`.
     ///
-    /// Control tokens are allowed in the text, and as marks. Arguments come in the order of the schema. The arguments
-    /// of a tool that is not `strict` are held to the enforceable part of its schema. A `strict` schema that cannot be
-    /// enforced is [`Error::Constraint`](crate::generate::Error::Constraint) when the generation begins.
+    /// Control tokens are allowed in the text, and as marks. Arguments come in the order of the schema. If a tool is
+    /// not `strict`, its arguments meet the enforceable part of its schema. If a `strict` schema cannot be enforced,
+    /// the generation fails with [`Error::Constraint`](crate::generate::Error::Constraint) when it begins.
     pub fn text_or_calls(format: ToolCallFormat, tools: &[(&Tool, bool)]) -> Self {
         Self(Kind::TextOrCalls(Box::new(TextOrCalls::new(format, tools))))
     }

@@ -5,8 +5,8 @@ use crate::decode::constraint::Constraint;
 use crate::decode::constraint::tests::{allows, allows_with_control};
 use crate::decode::error::Error;
 
-/// An answer with a call of `walk` with `days` and `note` in each format, as models write it: the name of the format
-/// and the answer. Formats with channels begin in a header.
+/// For each format: its name, and an answer as models write it, with a call of `walk` that has the arguments `days` and
+/// `note`. Formats with channels begin in a header.
 const ANSWERS: &str = include_str!("answers.txt");
 
 fn walk(more: &Value) -> Tool {
@@ -127,7 +127,7 @@ fn an_argument_that_a_format_cannot_enforce_is_refused_with_its_place() {
     let anchored = json!({"type": "string", "pattern": "a^b|c"});
     let (place, _) = refused(&Tool::new("f", "", json!({"type": "object", "properties": {"a": anchored}})));
     assert_eq!(place, "tools[0].function.parameters.properties.a");
-    // A JSON format can express both alternatives; Qwen3-Coder's format accepts JSON too.
+    // A format in JSON can enforce these alternatives. Qwen3-Coder's format can too, because it also accepts JSON.
     let either = walk(&json!({"anyOf": [{"required": ["note"]}, {"required": ["days"]}]}));
     for format in [ToolCallFormat::Hermes, ToolCallFormat::Qwen3Coder] {
         let held = Constraint::text_or_calls(format, &[(&either, true)]);

@@ -7,7 +7,7 @@ use crate::decode::constraint::kind::{CalledTool, Constraint};
 /// A tool, with the data that the grammar needs.
 pub(super) struct CallableTool {
     pub(super) name: String,
-    /// The tool's schema; for a tool that is not strict, the enforceable part.
+    /// The tool's schema. If the tool is not strict, only the enforceable part of the schema.
     pub(super) parameters: Value,
     pub(super) place: String,
     pub(super) is_strict: bool,

@@ -1,4 +1,4 @@
-//! The arguments of a tool one by one, for formats that write each separately.
+//! The arguments of a tool one by one, for formats that write each argument separately.
 
 use serde_json::{Map, Value, json};
 
@@ -21,13 +21,13 @@ pub(super) struct Arguments {
 pub(super) struct Argument {
     pub(super) name: String,
     pub(super) is_required: bool,
-    /// The schema of the argument, and the whole schema that its references point into.
+    /// The schema of the argument, and the whole schema into which its references point.
     pub(super) schema: Value,
     pub(super) root: Value,
     pub(super) place: String,
 }
 
-/// The arguments of a tool in the order of its schema. Unnamed arguments are never written.
+/// The arguments of a tool in the order of its schema. Arguments that the schema does not name are never written.
 pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
     let refused = |reason: String| Unenforced { place: tool.place.clone(), reason };
     let none = Map::new();
@@ -88,7 +88,7 @@ impl Argument {
         }
     }
 
-    /// The schema of all arguments, with this one replaced by its own.
+    /// The schema of all arguments, in which the root is replaced by the schema of this argument.
     fn around(&self) -> Value {
         let mut root = self.root.clone();
         root["properties"][self.name.as_str()] = self.schema.clone();

@@ -9,7 +9,7 @@ pub(super) struct Chars(Vec<(u32, u32)>);
 
 impl Chars {
     /// The characters of these ranges of code points. Surrogates match nothing, as in llama.cpp. NUL matches nothing
-    /// either, because llama.cpp ends a text with it.
+    /// either, because llama.cpp ends a text at a NUL.
     pub(super) fn from_ranges(ranges: &[(u32, u32)]) -> Self {
         let mut sorted: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         for &(low, high) in ranges {
@@ -37,7 +37,7 @@ impl Chars {
         Self(joined)
     }
 
-    /// A surrogate that stands for the beginning or end of a text in a set of neighbouring characters.
+    /// A set with one surrogate. Among neighbouring characters, it stands for the beginning or the end of a text.
     pub(super) fn edge_of_text() -> Self {
         Self(vec![(0xD800, 0xD800)])
     }
@@ -46,7 +46,7 @@ impl Chars {
         Self::from_ranges(&[(1, LAST)])
     }
 
-    /// All other characters.
+    /// All characters that are not in this set.
     pub(super) fn negated(&self) -> Self {
         let (mut others, mut next) = (Vec::new(), 0);
         for &(low, high) in &self.0 {
@@ -67,7 +67,7 @@ impl Chars {
         &self.0
     }
 
-    /// Adds the characters of another set. Returns whether any was new.
+    /// Adds the characters of another set. Returns whether any of them was new.
     pub(super) fn add(&mut self, other: &Self) -> bool {
         let union = Self::joined([&self.0[..], &other.0].concat());
         let is_more = union != *self;
@@ -105,7 +105,7 @@ pub(super) enum Expr {
     Sequence(Vec<Expr>),
     /// One of the alternatives.
     Choice(Vec<Expr>),
-    /// `least` to `most` repetitions; without `most`, at least `least`.
+    /// `least` to `most` repetitions. Without `most`, there is no upper limit.
     Repeat { inner: Box<Expr>, least: u32, most: Option<u32> },
 }
 
@@ -134,7 +134,7 @@ impl Expr {
         Self::Repeat { inner: Box::new(inner), least, most }
     }
 
-    /// The direct parts.
+    /// The direct parts of the expression.
     pub(super) fn parts(&self) -> &[Expr] {
         match self {
             Self::Chars(_) | Self::Token { .. } | Self::Rule(_) => &[],
@@ -171,7 +171,7 @@ impl Expr {
         self.any(&mut |part| *part == Self::Rule(rule))
     }
 
-    /// Whether the expression can be empty. `rules` says which rules can be empty.
+    /// Whether the expression can be empty. `rules` contains for each rule whether it can be empty.
     pub(super) fn is_nullable(&self, rules: &[bool]) -> bool {
         match self {
             Self::Chars(_) | Self::Token { .. } => false,

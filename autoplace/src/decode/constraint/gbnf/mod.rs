@@ -1,9 +1,9 @@
 //! Translates GBNF, llama.cpp's notation of grammars, into a grammar of llguidance.
 //!
 //! In: the text of a grammar, as llama.cpp reads it (src/llama-grammar.cpp). Out: a grammar in llguidance's variant of
-//! Lark that allows exactly the same texts. GBNF is a grammar of characters, whereas llguidance reads terminals and
-//! takes the longest match of each. Regular parts become terminals. A terminal is divided until its longest match is
-//! the only way to read a text ([`overlap`]).
+//! Lark that allows exactly the same texts. GBNF describes sequences of characters, whereas llguidance reads terminals,
+//! and reads as many characters as each terminal can match. Regular parts become terminals. A terminal is divided until
+//! its longest match is the only way to read a text ([`overlap`]).
 
 mod expr;
 mod overlap;

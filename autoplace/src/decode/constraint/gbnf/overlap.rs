@@ -1,9 +1,9 @@
-//! Divides terminals so that llguidance's lexer reads a text as a grammar of characters does.
+//! Divides terminals so that llguidance's lexer reads a text in the way that a grammar of characters means.
 //!
 //! The lexer takes the longest match of a terminal. Another reading exists if a terminal may end at some point, the
 //! grammar may continue there with a character, and a terminal that could begin at the same place may continue with
-//! that character too. Such a terminal is divided at that point. Division ends at single characters, which have one
-//! reading.
+//! that character too. Such a terminal is divided at that point. A terminal of a single character need not be divided,
+//! because there is only one way to read it.
 
 use std::collections::HashSet;
 
@@ -12,13 +12,13 @@ use super::pieces::{Direction, Edge, Pieces, neighbours};
 
 /// Maximum number of characters in all terminals, and of transitions between them.
 const MAX_WAYS: usize = 300_000;
-/// Maximum number of compared character pairs over all rounds, and of position pairs per round.
+/// The maximum number of pairs of characters that are compared in all rounds, and of pairs of positions per round.
 const MAX_COMPARED: usize = 2_000_000;
 const MAX_PAIRS: usize = 500_000;
 /// Maximum number of rounds.
 const MAX_ROUNDS: usize = 300;
-/// Maximum number of repetitions that are modelled one by one. A larger number counts as unlimited, which can only
-/// cause needless divisions.
+/// Maximum number of repetitions that are modelled one by one. If there are more, the repetition counts as unlimited.
+/// The only effect is that some terminals are divided needlessly.
 const MAX_COPIES: usize = 8;
 /// Maximum number of characters in repetitions that are modelled one by one.
 const MAX_COPIED: usize = 64;
@@ -152,7 +152,7 @@ impl Automaton {
         Ok(ends)
     }
 
-    /// Allows an expression to repeat.
+    /// Allows an expression to be repeated: its ends may be followed by its beginnings.
     fn again(&mut self, ends: &Ends) -> Result<(), String> {
         self.join(&ends.last, &ends.first)
     }
@@ -178,7 +178,7 @@ impl Automaton {
         Ok(Ends { first, last, is_nullable: before.is_nullable && after.is_nullable })
     }
 
-    /// The characters of some positions.
+    /// The characters at these positions.
     fn edge(&self, places: &[usize], is_nullable: bool) -> Edge {
         let mut chars = Chars::default();
         for place in places {
@@ -188,8 +188,8 @@ impl Automaton {
     }
 }
 
-/// Pairs of positions that the same text can reach: one in a terminal that may end there, one in a terminal that may
-/// continue.
+/// Pairs of positions that the same text can reach: the first in a terminal that may end there, the second in a
+/// terminal that may continue there.
 struct Pairs<'a> {
     places: &'a [Place],
     /// Remaining comparisons.
@@ -214,7 +214,7 @@ impl Pairs<'_> {
     }
 }
 
-/// The terminals that must be divided. With each comes the index of the part before which it is divided.
+/// The terminals that must be divided, each with the index of the part before which it is divided.
 fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usize)>, String> {
     let live = pieces.live();
     let mut automaton = Automaton::default();
@@ -255,7 +255,7 @@ fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usiz
             break;
         }
     }
-    // Keeps only the last point of each terminal, because one division may resolve others.
+    // Keeps only the last point of each terminal, because this division may make the others unnecessary.
     to_divide.sort_unstable_by_key(|(terminal, part)| (*terminal, std::cmp::Reverse(*part)));
     to_divide.dedup_by_key(|(terminal, _)| *terminal);
     Ok(to_divide)

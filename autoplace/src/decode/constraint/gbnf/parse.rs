@@ -14,7 +14,7 @@ const MAX_NESTING: usize = 100;
 /// Finds the token of a text such as `<think>`, or the reason why there is none.
 pub(in crate::decode::constraint) type TokenOf<'a> = &'a dyn Fn(&str) -> Result<u32, String>;
 
-/// Parses the rules of a grammar. The first is named `root`.
+/// Parses the rules of a grammar. The first rule is the one named `root`.
 pub(super) fn rules(text: &str, token_of: TokenOf<'_>) -> Result<Vec<Rule>, Unenforced> {
     let mut parser = Parser { text, at: 0, ids: HashMap::new(), rules: Vec::new(), depth: 0, token_of };
     // `root` is rule 0, no matter where the grammar defines it.
@@ -30,7 +30,7 @@ pub(super) fn rules(text: &str, token_of: TokenOf<'_>) -> Result<Vec<Rule>, Unen
     named.collect()
 }
 
-/// A rule that was mentioned. It has a body once it is defined.
+/// A rule whose name was mentioned. It has a body as soon as its definition was read.
 struct Named {
     name: String,
     at: usize,
@@ -63,7 +63,7 @@ impl<'a> Parser<'a> {
         Err(place(self.text, self.at).refused(reason))
     }
 
-    /// An error about a missing element at the present place.
+    /// An error because something is missing at the present place.
     fn expected<T>(&self, what: &str) -> Result<T, Unenforced> {
         let line = self.rest().lines().next().unwrap_or_default();
         let found: String = line.chars().take(20).collect();
@@ -74,7 +74,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips blanks and comments, and line ends if they are allowed.
+    /// Skips blanks and comments. Also skips line ends if they are allowed here.
     fn skip_space(&mut self, is_multiline: bool) {
         loop {
             match self.peek() {
@@ -95,7 +95,7 @@ impl<'a> Parser<'a> {
         is_next
     }
 
-    /// Consumes the longest run of matching characters, which must not be empty.
+    /// Consumes as many matching characters as possible, but at least one.
     fn run(&mut self, what: &str, is_of: fn(char) -> bool) -> Result<&'a str, Unenforced> {
         let rest = self.rest();
         let run = &rest[..rest.find(|c| !is_of(c)).unwrap_or(rest.len())];
@@ -280,7 +280,7 @@ impl<'a> Parser<'a> {
         Ok(Expr::Chars(if is_negated { chars.negated() } else { chars }))
     }
 
-    /// One character, which may be escaped.
+    /// Reads one character, which may be escaped.
     fn character(&mut self) -> Result<u32, Unenforced> {
         let mut chars = self.rest().chars();
         let escape = match chars.next() {

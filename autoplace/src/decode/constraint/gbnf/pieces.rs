@@ -17,11 +17,11 @@ pub(super) enum Piece {
     Repeat { inner: Box<Piece>, least: u32, most: Option<u32> },
 }
 
-/// A sequence of regular parts.
+/// A terminal: a sequence of regular parts.
 #[derive(Debug)]
 pub(super) struct Terminal {
     pub(super) parts: Vec<Expr>,
-    /// The replacement of a terminal that was divided.
+    /// If the terminal was divided, its replacement.
     divided: Option<Piece>,
 }
 
@@ -94,7 +94,7 @@ impl<'a> Pieces<'a> {
         Piece::Sequence(pieces)
     }
 
-    /// Regular alternatives become one terminal.
+    /// Translates a choice. The regular alternatives become one terminal.
     fn choice(&mut self, alternatives: &[Expr]) -> Piece {
         let is_regular = |expr: &&Expr| rules::is_regular(expr, &self.regular);
         let (regular, others): (Vec<&Expr>, Vec<&Expr>) = alternatives.iter().partition(is_regular);
@@ -128,7 +128,7 @@ impl<'a> Pieces<'a> {
         self.terminals[terminal].divided.as_ref()
     }
 
-    /// Divides a terminal before one of its parts. If that is the first part, divides the terminal behind or inside
+    /// Divides a terminal before one of its parts. If this is the first part, the terminal is divided after or inside
     /// this part instead.
     pub(super) fn divide(&mut self, terminal: usize, part: usize) -> Result<(), String> {
         if self.terminals[terminal].divided.is_some() {
@@ -150,7 +150,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Divides the only part of a terminal.
+    /// Divides a terminal that has only this part.
     fn within(&mut self, part: &Expr) -> Piece {
         match part {
             Expr::Rule(rule) => {
@@ -169,7 +169,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// The undivided terminals that are reachable from `root`, without duplicates.
+    /// The terminals that are not divided and that can be reached from `root`, without duplicates.
     pub(super) fn live(&self) -> Vec<usize> {
         let mut live = Vec::new();
         let mut to_see: Vec<&Piece> = self.bodies.iter().flatten().collect();

@@ -17,7 +17,8 @@ pub(super) fn place(text: &str, at: usize) -> Place {
 }
 
 impl Place {
-    /// The place becomes part of the reason, because it is a place in a text and not a parameter of the request.
+    /// The reason for a refusal, with this place in its text. The place is not reported as a parameter of the request,
+    /// because it is a place in a grammar.
     pub(super) fn refused(self, reason: impl Into<String>) -> Unenforced {
         let Self { line, column } = self;
         format!("line {line}, column {column}: {}", reason.into()).into()

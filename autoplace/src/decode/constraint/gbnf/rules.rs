@@ -1,5 +1,5 @@
-//! Analyses the rules of a grammar before they are rewritten. Finds the rules that can be empty, that have no finite
-//! text, that are left-recursive, and that are regular.
+//! Analyses the rules of a grammar before they are rewritten. Finds out which rules can be empty, which have no finite
+//! text, which are left-recursive, and which are regular.
 
 use super::expr::{Expr, Rule};
 use super::place::place;
@@ -41,8 +41,8 @@ pub(super) fn refuse_left_recursion(text: &str, rules: &[Rule]) -> Result<(), Un
             named
         })
         .collect();
-    // A rule is done once all rules that it can begin with are done. The rules that remain are left-recursive or lead
-    // to such a rule.
+    // A rule is done once all rules with which it can begin are done. The rules that remain are left-recursive, or lead
+    // to a left-recursive rule.
     let mut is_done = vec![false; rules.len()];
     grow(&mut is_done, |is_done, rule| begins[rule].iter().all(|other| is_done[*other]));
     let Some(mut rule) = is_done.iter().position(|done| !done) else { return Ok(()) };
@@ -56,7 +56,7 @@ pub(super) fn refuse_left_recursion(text: &str, rules: &[Rule]) -> Result<(), Un
     Err(place(text, *at).refused(reason))
 }
 
-/// Collects the rules that an expression can begin with.
+/// Collects the rules with which an expression can begin.
 fn leftmost(expr: &Expr, nullable: &[bool], named: &mut Vec<usize>) {
     match expr {
         Expr::Rule(rule) => named.push(*rule),
@@ -81,7 +81,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
         return Err(place(text, rules[0].at).refused("no text of the rule `root` ever ends"));
     }
     for rule in rules.iter_mut() {
-        // After this, an expression names only rules with a finite text.
+        // After this, the expression names only rules that have a finite text.
         rule.body = pruned(&rule.body, &ends).unwrap_or_else(Expr::empty);
     }
     let mut has_text = vec![false; rules.len()];
@@ -99,7 +99,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
     Ok(())
 }
 
-/// Whether the expression has a finite text. `ends` says which rules have one.
+/// Whether the expression has a finite text. `ends` contains for each rule whether it has a finite text.
 fn has_end(expr: &Expr, ends: &[bool]) -> bool {
     match expr {
         Expr::Chars(chars) => !chars.is_empty(),
@@ -144,8 +144,8 @@ pub(super) fn unroll_tails(rules: &mut [Rule]) {
     }
 }
 
-/// An expression in the form `again r | last`: the parts before a final reference to the rule, and the texts without
-/// one.
+/// An expression in the form `again r | last`: the parts before a reference to the rule at the end, and the
+/// alternatives without such a reference.
 #[derive(Default)]
 struct Tail {
     again: Vec<Expr>,
@@ -200,7 +200,7 @@ pub(super) fn regular(rules: &[Rule]) -> Vec<bool> {
     regular
 }
 
-/// Whether an expression is regular. `regular` says which rules are.
+/// Whether an expression is regular. `regular` contains for each rule whether it is regular.
 pub(super) fn is_regular(expr: &Expr, regular: &[bool]) -> bool {
     !expr.any(&mut |part| match part {
         Expr::Token { .. } => true,

@@ -3,7 +3,8 @@ use llama_sys::{Candidate, Candidates, Model, ModelParams, Sampler};
 use crate::decode::constraint::tests::{allows, vocab, vocabulary};
 use crate::decode::constraint::{Constraint, Matcher};
 
-/// Grammars like those in llama.cpp's folder `grammars` and like those that people write.
+/// Grammars as they are in llama.cpp's folder `grammars`, and as people write them. Each has texts that it allows, and
+/// texts that it does not.
 const GRAMMARS: &[(&str, &[&str], &[&str])] = &[
     (
         r#"
@@ -63,10 +64,10 @@ castle ::= "O-O" "-O"?"#,
     ),
     ("root ::= (\"- \" [^\\r\\n\\x0b\\x0c\\x85\\u2028\\u2029]+ \"\\n\")+", &["- a\n- b c\n"], &["- a", "-a\n", "- \n"]),
     ("root ::= [ぁ-ゟァ-ヿ一-鿿、-〾]+ ([ \\t\\n] [ぁ-ゟ一-鿿]+)*", &["日本、ー 語"], &["日本 a", " 日本"]),
-    // A rule that names itself at its end is regular, in a group or not.
+    // A rule that names itself at its end is regular, whether or not the name is in a group.
     ("root ::= \"<\" chars \">\"\nchars ::= ([^<>] chars)?", &["<>", "<a b>"], &["<a", "<a>b>"]),
     ("root ::= item rest\nrest ::= | \", \" item rest\nitem ::= [a-z]+", &["a", "a, bc, d"], &["a, ", "a,b"]),
-    // The next part may begin with a character that the part before could continue with.
+    // A part may begin with a character with which the part before it could also continue.
     ("root ::= word root2\nword ::= [a-z]+\nroot2 ::= \"b\" root2 \"c\" | \"\"", &["abab", "abbcc", "b"], &["", "aB"]),
     (
         "root ::= (\"ab\" | \"a\" inner | \"abcd\")+ \"d\"\ninner ::= \"bc\" | \"(\" inner \")\"",
@@ -104,12 +105,12 @@ fn a_grammar_allows_its_texts_and_no_others() {
     }
 }
 
-/// Compares the allowed tokens with those of llama.cpp's sampler along random texts.
+/// Compares the allowed tokens with the tokens that llama.cpp's sampler allows, along random texts.
 fn agrees_with_llama_cpp(grammar: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
     let model = Model::load(path, ModelParams::default()).unwrap();
     let (vocab, vocabulary) = (model.vocab(), vocabulary());
-    // Control tokens are never allowed here. Tokens with half a character are left out.
+    // Control tokens are never allowed here. Tokens that contain only a part of a character are left out.
     let piece = |token: i32| {
         let mut text = Vec::new();
         vocab.append_piece(token, false, &mut text).unwrap();

@@ -7,7 +7,7 @@ use super::pieces::{Piece, Pieces};
 
 /// The grammar in Lark, from `start`.
 pub(super) fn lark(pieces: &Pieces<'_>) -> String {
-    // The model chooses the tokenization of forced text, as in llama.cpp.
+    // If the grammar forces a text, the model still chooses its tokenization, as in llama.cpp.
     let mut lark = "%llguidance {\"no_forcing\": true}\nstart: r0\n".to_owned();
     for (rule, body) in pieces.bodies.iter().enumerate() {
         if let Some(body) = body {
@@ -21,7 +21,8 @@ pub(super) fn lark(pieces: &Pieces<'_>) -> String {
             continue;
         }
         let regex = sequence(parts, &mut named);
-        // A terminal must not match the empty text. A rule that names a nullable terminal makes it optional instead.
+        // A terminal must not match the empty text. Instead, a rule that names a terminal makes it optional if the
+        // terminal could be empty.
         let _ = match pieces.is_nullable(terminal) {
             true => writeln!(lark, "T{terminal}: ({regex}) & /(?s:.)+/"),
             false => writeln!(lark, "T{terminal}: {regex}"),

@@ -1,9 +1,10 @@
 //! Closes objects: an object with `properties` has no other properties unless its schema mentions them. llama.cpp does
-//! the same (common/json-schema-to-grammar.cpp, `_build_object_rule`), because a model invents arguments if the grammar
-//! allows them.
+//! the same (common/json-schema-to-grammar.cpp, `_build_object_rule`), because a model invents additional arguments if
+//! the grammar allows them.
 //!
 //! JSON Schema itself allows other properties. Where several schemas name the properties of an object (`allOf`, `$ref`
-//! beside keywords, `anyOf` beside `properties`), the object is closed over all of their names.
+//! beside keywords, `anyOf` beside `properties`), the object is closed to all properties that none of these schemas
+//! names.
 
 use std::collections::HashSet;
 
@@ -13,7 +14,7 @@ use super::references;
 use super::subschemas::{ANNOTATIONS, APPLICATORS, LISTS, MAPS, ONE, is_in};
 use crate::decode::constraint::unenforced::Unenforced as Note;
 
-/// Maximum number of names that closing may write, so that the schema stays bounded.
+/// Maximum number of names that may be added to a schema to close its objects, so that the schema stays bounded.
 const MAX_NAMES: usize = 200_000;
 
 type Members = Map<String, Value>;
@@ -50,12 +51,13 @@ fn open_name(index: usize) -> String {
 
 struct Closer<'a> {
     original: &'a Value,
-    /// References that need a copy that is not closed, because their target is only one part of an object.
+    /// References for which a copy of the target is needed that is not closed, because the target describes only a part
+    /// of an object.
     opened: Vec<String>,
     left: usize,
 }
 
-/// The properties of an object, as its schemas name them.
+/// The properties that the schemas of an object name.
 #[derive(Default, Clone)]
 struct Said {
     names: Vec<String>,
@@ -65,7 +67,8 @@ struct Said {
 }
 
 impl Closer<'_> {
-    /// Closes the schemas inside a schema. Closes the schema itself too, if no other schema describes the same value.
+    /// Closes the schemas inside a schema. If no other schema describes the same value (`is_whole`), closes the schema
+    /// itself too.
     fn place(&mut self, schema: &mut Value, is_whole: bool) -> Result<(), Note> {
         let Value::Object(members) = schema else { return Ok(()) };
         self.parts(members)?;

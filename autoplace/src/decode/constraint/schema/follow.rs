@@ -1,7 +1,7 @@
 //! Finds the part of a schema that llguidance cannot compile, and removes it.
 //!
-//! llguidance does not report a place. Each subschema is therefore compiled alone. The innermost one that fails is the
-//! place that is reported, or from which a keyword is removed.
+//! llguidance does not report a place. Each subschema is therefore compiled alone. The innermost subschema that fails
+//! is reported as the place, or a keyword is removed from it.
 
 use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions};
@@ -13,7 +13,8 @@ use super::tighten::ready;
 use crate::decode::constraint::messages::said;
 use crate::decode::constraint::unenforced::Unenforced as Note;
 
-/// Maximum number of values in all schemas compiled by this search. A hostile schema is compiled once or twice.
+/// Maximum number of values in all schemas compiled by this search. This bounds the number of compilations: a hostile
+/// schema is compiled once or twice.
 const MAX_PROBED: usize = 30_000;
 /// Keywords to remove one by one until the schema compiles. Keywords that llguidance limits come first.
 const LEFT_OUT: [&str; 14] = [
@@ -33,8 +34,8 @@ const LEFT_OUT: [&str; 14] = [
     "properties",
 ];
 
-/// Makes a schema compile with llguidance: either refuses it with the failing place, or removes keywords and notes
-/// them.
+/// Makes a schema compile with llguidance: either refuses the schema and reports the failing place, or removes keywords
+/// and notes them.
 pub(super) fn follow(schema: &mut Value, followed: Followed, notes: &mut Vec<Note>) -> Result<(), Note> {
     let mut left = MAX_PROBED;
     while let Err(reason) = probe(schema) {
@@ -81,7 +82,7 @@ fn in_our_words(message: String) -> String {
     }
 }
 
-/// The place of the innermost schema that fails alone (as a list of keys), and the reason.
+/// The place (a list of keys) of the innermost schema that fails even if it is compiled alone, and the reason.
 fn innermost(root: &Value, reason: String, left: &mut usize) -> (Vec<String>, String) {
     let (mut at, mut reason, mut schema) = (Vec::new(), reason, root);
     'deeper: while let Value::Object(members) = schema {
@@ -103,7 +104,7 @@ fn innermost(root: &Value, reason: String, left: &mut usize) -> (Vec<String>, St
     (at, reason)
 }
 
-/// A subschema as a document of its own, with the definitions of the root.
+/// A subschema as a separate document, with the definitions of the root.
 fn alone(root: &Value, schema: &Value) -> Value {
     let mut alone = schema.clone();
     if let (Value::Object(alone), Value::Object(root)) = (&mut alone, root) {
@@ -115,8 +116,8 @@ fn alone(root: &Value, schema: &Value) -> Value {
     alone
 }
 
-/// Removes one keyword of the schema at `place`, so that the schema compiles. Returns the keyword with the new
-/// document. A keyword of `None` means that only `type` remains.
+/// Removes one keyword of the schema at `place`, so that the schema compiles. Returns the keyword and the new document.
+/// If the keyword is `None`, only `type` has remained.
 fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(Option<&'static str>, Value)> {
     for keyword in LEFT_OUT {
         let mut lighter = root.clone();

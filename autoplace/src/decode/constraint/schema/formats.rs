@@ -1,14 +1,14 @@
 //! Formats of strings, as regular expressions.
 //!
-//! Correct formats of llguidance are used as they are. The others are defined here, after the grammars of their RFCs. A
-//! format that no regular expression can describe is unenforced. A format that JSON Schema does not define is an
-//! annotation.
+//! If llguidance enforces a format correctly, its version is used. The other formats are defined here, after the
+//! grammars in their RFCs. A format that no regular expression can describe is not enforced. A format that JSON Schema
+//! does not define counts as an annotation.
 
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-/// Treatment of a format.
+/// How a format is treated.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Format {
     /// llguidance enforces the format correctly.
@@ -67,7 +67,7 @@ pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     }
 }
 
-/// The regular expression of a format for the whole text; `None` for an annotation.
+/// The regular expression that the whole text must match in this format; `None` for an annotation.
 pub(in super::super) fn text(name: &str) -> Result<Option<String>, String> {
     Ok(match (find(name), name) {
         (Format::Pattern(pattern), _) => Some(pattern.to_owned()),
@@ -80,7 +80,7 @@ pub(in super::super) fn text(name: &str) -> Result<Option<String>, String> {
     })
 }
 
-/// RFC 3339, `full-date`, with the correct number of days in each month and February 29 only in leap years.
+/// RFC 3339, `full-date`. Each month has the correct number of days, and February 29 exists only in leap years.
 static DATE: LazyLock<String> = LazyLock::new(|| {
     let leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)";
     let day = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
@@ -88,8 +88,8 @@ static DATE: LazyLock<String> = LazyLock::new(|| {
     format!("[0-9]{{4}}-(?:{day})|{leap}-02-29")
 });
 
-/// RFC 3339, `full-time`. A leap second is the last second of a UTC day. Its offset is a multiple of a quarter of an
-/// hour, as in all time zones.
+/// RFC 3339, `full-time`. A leap second is the last second of a UTC day. The offset of such a time is a multiple of a
+/// quarter of an hour, as in all time zones.
 static TIME: LazyLock<String> = LazyLock::new(|| {
     const FRACTION: &str = r"(?:\.[0-9]+)?";
     let mut leaps = vec![format!("23:59:60{FRACTION}[zZ]")];
@@ -108,9 +108,9 @@ static TIME: LazyLock<String> = LazyLock::new(|| {
 
 static DATE_TIME: LazyLock<String> = LazyLock::new(|| format!("(?:{})[tT](?:{})", *DATE, *TIME));
 
-/// RFC 1123: labels of 1 to 63 letters, digits and hyphens, separated by dots. Labels with hyphens in the third and
-/// fourth place are excluded: they are reserved (RFC 5891), and a regular expression cannot check the Punycode after
-/// `xn--`.
+/// RFC 1123: labels that have 1 to 63 letters, digits and hyphens, separated by dots. Labels with hyphens in the third
+/// and fourth place are excluded: such labels are reserved (RFC 5891), and a regular expression cannot check the
+/// Punycode after `xn--`.
 static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
     let (letter, any) = ("[a-zA-Z0-9]", "[a-zA-Z0-9-]");
     let long = format!("{any}(?:{letter}{any}|-{letter}){any}{{0,58}}{letter}");
@@ -134,7 +134,7 @@ const IPV4: &str =
 static IPV6: LazyLock<String> = LazyLock::new(|| {
     let group = "[0-9a-fA-F]{1,4}";
     let last = format!("(?:{group}:{group}|{IPV4})");
-    // Groups before `::`, at most `most` plus one.
+    // The groups before `::`. There are at most `most` plus one of them.
     let before = |most: usize| format!("(?:(?:{group}:){{0,{most}}}{group})?::");
     [
         format!("(?:{group}:){{6}}{last}"),
@@ -150,7 +150,7 @@ static IPV6: LazyLock<String> = LazyLock::new(|| {
     .join("|")
 });
 
-/// Characters that an IRI allows and a URI does not: RFC 3987, `ucschar`, of the first planes.
+/// Characters that an IRI allows and a URI does not: RFC 3987, `ucschar`, in the first two planes.
 const BEYOND_ASCII: &str = r"\x{A0}-\x{D7FF}\x{F900}-\x{FDCF}\x{FDF0}-\x{FFEF}\x{10000}-\x{1FFFD}\x{20000}-\x{2FFFD}";
 
 static URI: LazyLock<String> = LazyLock::new(|| absolute(""));
@@ -166,13 +166,13 @@ fn absolute(more: &str) -> String {
 
 /// RFC 3986, `URI-reference`.
 fn reference(more: &str) -> String {
-    // The first segment contains no colon, because it would then be a scheme.
+    // The first segment contains no colon, because the text before a colon would be a scheme.
     let relative = paths(more, &segment(more, "@", "+"));
     format!("(?:{}|{relative})", absolute(more))
 }
 
-/// Characters of a URI, percent-encoded ones included, repeated by the quantifier `count`. `others` are characters that
-/// are allowed besides those of a name.
+/// Characters of a URI, including percent-encoded characters. `count` is the quantifier with which they are repeated.
+/// `others` are characters that are allowed in addition to the characters of a name.
 fn segment(more: &str, others: &str, count: &str) -> String {
     format!("(?:[a-zA-Z0-9\\-._~!$&'()*+,;={others}{more}]|%[0-9a-fA-F]{{2}}){count}")
 }

@@ -9,7 +9,7 @@ use super::subschemas::{Followed, is_in, subschemas_mut_named};
 use super::{formats, references};
 use crate::decode::constraint::unenforced::Unenforced as Note;
 
-/// Keywords that llguidance 1.9 cannot enforce. The keywords behind a colon belong to the keyword before it.
+/// Keywords that llguidance 1.9 cannot enforce. The keywords after a colon belong to the keyword before the colon.
 const UNENFORCED: [&str; 12] = [
     "uniqueItems",
     "not",
@@ -28,7 +28,7 @@ const UNENFORCED: [&str; 12] = [
 const MAY_BE_NULL: &str = "const default example examples";
 /// Keywords whose value is a count.
 const COUNTS: [&str; 6] = ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
-/// Keywords that stay beside `$ref` in old drafts.
+/// Keywords that are kept next to `$ref` in old drafts.
 const BESIDE_OLD_REFERENCES: &str = "$comment $defs $id $ref $schema definitions description title";
 
 /// Cleans a schema and all of its subschemas.
@@ -39,7 +39,7 @@ pub(super) fn clean(root: &mut Value, followed: Followed) -> Result<Vec<Note>, N
     Ok(cleaner.notes)
 }
 
-/// Drafts 3 to 7 ignore every keyword beside `$ref`.
+/// Whether the schema follows one of the drafts 3 to 7, which ignore every other keyword next to `$ref`.
 fn is_old_draft(uri: &str) -> bool {
     ["draft-03", "draft-04", "draft-05", "draft-06", "draft-07"].iter().any(|draft| uri.contains(draft))
 }
@@ -106,7 +106,7 @@ impl Cleaner {
 fn without_what_says_nothing(members: &mut Map<String, Value>) {
     let is_anything = |value: Option<&Value>| value.is_some_and(|value| *value == json!(true) || *value == json!({}));
     let most_items = members.get("maxItems").and_then(Value::as_u64);
-    // Zod 4 writes this for the names of a record.
+    // Zod 4 writes this schema for the names of a record.
     let any_name = members.get("propertyNames") == Some(&json!({"type": "string"}));
     let least = members.get("minContains").and_then(Value::as_f64);
     let contains_nothing = least == Some(0.0) && !members.contains_key("maxContains");
@@ -133,8 +133,8 @@ fn without_what_says_nothing(members: &mut Map<String, Value>) {
     }
 }
 
-/// Rewrites `propertyNames` as properties when it lists the names or gives a pattern. Zod and pydantic write records of
-/// such keys.
+/// Rewrites `propertyNames` as properties if it lists the names or states a pattern. Zod and pydantic write records
+/// with such keys in this way.
 fn names_as_properties(members: &mut Map<String, Value>) {
     let others = ["properties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "unevaluatedProperties"];
     if others.iter().any(|keyword| members.contains_key(*keyword)) {

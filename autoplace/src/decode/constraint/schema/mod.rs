@@ -1,9 +1,9 @@
 //! Prepares a JSON schema for llguidance. Keywords that llguidance would not enforce are refused, removed with a note,
-//! or rewritten into a form that it enforces.
+//! or rewritten into a form that llguidance enforces.
 //!
-//! In: an untrusted schema of the application. Out: a schema of bounded size. Apart from the noted keywords, this
-//! schema allows no text that the original forbids. A number whose parsed value would differ from its text is not
-//! allowed either.
+//! In: a schema from the application, which may be hostile. Out: a schema of bounded size. Apart from the noted
+//! keywords, this schema allows no text that the original forbids. A number whose parsed value would differ from its
+//! text is not allowed either.
 
 mod closed;
 mod follow;
@@ -35,8 +35,8 @@ pub(super) fn read(text: &str) -> Result<Value, Note> {
     serde_json::from_str(text).map_err(refused)
 }
 
-/// The schema to compile, with llguidance's options in it, or the reason for refusing it. `is_open` allows unnamed
-/// properties by default, as JSON Schema does.
+/// The schema to compile, with llguidance's options in it, or the reason why the schema is refused. `is_open` allows by
+/// default properties that the schema does not name, as JSON Schema does.
 pub(super) fn prepared(schema: &Value, is_open: bool) -> Result<Value, Note> {
     let (mut schema, _) = cleaned(schema, Followed::Whole)?;
     if !is_open {
@@ -50,7 +50,7 @@ pub(super) fn prepared(schema: &Value, is_open: bool) -> Result<Value, Note> {
     Ok(ready(schema)?)
 }
 
-/// The enforceable part of a schema, with notes about the rest.
+/// The enforceable part of a schema, and notes about the parts that were removed.
 pub(super) fn enforceable(schema: &Value) -> (Value, Vec<Note>) {
     let followed = cleaned(schema, Followed::AsFarAsPossible).and_then(|(mut schema, mut notes)| {
         follow::follow(&mut schema, Followed::AsFarAsPossible, &mut notes)?;
@@ -76,7 +76,7 @@ pub(super) fn failure(schema: &Value, reason: String) -> Note {
     located.err().unwrap_or_else(|| reason.into())
 }
 
-/// A schema of bounded size with supported keywords only.
+/// The schema with supported keywords only. Fails if the schema is too large.
 fn cleaned(schema: &Value, followed: Followed) -> Result<(Value, Vec<Note>), Note> {
     size::check(schema)?;
     let mut schema = match schema {

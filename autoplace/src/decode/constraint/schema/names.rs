@@ -1,17 +1,17 @@
-//! Removes patterns of property names that no name can match any more. llguidance would offer their first character and
-//! then no way to end the name.
+//! Removes a pattern of property names if no further name can match it. Otherwise llguidance would allow the first
+//! character of such a name, although the name could then not be completed.
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-/// Maximum number of steps of the emptiness check. Beyond it, some names are assumed to remain.
+/// The maximum number of steps to check whether any names remain. After so many steps, it is assumed that some remain.
 const STEPS: u64 = 10_000;
 /// Characters that a name can contain without `\u`.
 const WRITTEN: &str = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]*";
 
-/// Removes patterns that only match named properties; those properties then also get the pattern's schema. Forbids
-/// other properties when patterns and properties cover all names.
+/// Removes patterns that match only named properties. These properties then also get the pattern's schema. If patterns
+/// and properties together cover all names, forbids other properties.
 pub(super) fn without_exhausted(members: &mut Map<String, Value>) {
     let Some(Value::Object(patterns)) = members.get("patternProperties") else { return };
     let patterns = patterns.clone();
@@ -51,7 +51,7 @@ pub(super) fn without_exhausted(members: &mut Map<String, Value>) {
 struct Names(RegexBuilder);
 
 impl Names {
-    /// A pattern, which may match anywhere in a name.
+    /// Reads a pattern, which may match anywhere in a name.
     fn pattern(&mut self, pattern: &str) -> Option<RegexAst> {
         let expression = self.0.mk_regex_for_serach(&regex_to_lark(pattern, "dw")).ok()?;
         Some(RegexAst::ExprRef(expression))

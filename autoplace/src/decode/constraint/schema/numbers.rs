@@ -1,17 +1,18 @@
-//! Numbers of a schema: bounds that also hold after parsing, when the text was rounded to a double.
+//! The numbers in a schema. Their bounds are changed so that they hold even after a parser has rounded a number to a
+//! double.
 
 use serde_json::{Map, Value};
 
 use super::subschemas::{ANNOTATIONS, APPLICATORS, is_in};
 
-/// The largest integer below which a double represents every integer (JavaScript's `Number.MAX_SAFE_INTEGER`).
+/// The largest integer up to which a double represents every integer (JavaScript's `Number.MAX_SAFE_INTEGER`).
 pub(super) const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;
 
-/// The smallest number above an excluded 0.
+/// The smallest number that is allowed if numbers must be above 0.
 const MIN_ABOVE_ZERO: f64 = 1e-15;
 
-/// Bounds every number to the exact range of a double, and tightens exclusive bounds so that they hold after parsing:
-/// 0.99999999999999999999 is below 1 but is parsed as 1.
+/// Bounds every number to the exact range of a double, and tightens exclusive bounds so that they hold after parsing.
+/// For example, 0.99999999999999999999 is below 1 but is parsed as 1.
 pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> {
     let allowed = match members.get("type") {
         Some(Value::String(name)) => is_number(name),
@@ -33,8 +34,8 @@ pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> 
     Ok(())
 }
 
-/// Splits integers into negative and non-negative ones. Otherwise llguidance would write `-0`, which is not parsed as
-/// an integer.
+/// Splits integers into negative and non-negative integers. Otherwise llguidance would allow `-0`, which is not parsed
+/// as an integer.
 fn without_minus_zero(members: &mut Map<String, Value>) {
     let types = match members.get("type") {
         Some(Value::String(name)) => vec![Value::from(name.as_str())],
@@ -70,7 +71,7 @@ fn is_number(name: &str) -> bool {
     matches!(name, "number" | "integer")
 }
 
-/// The next number above `bound`, but not one so close to 0 that it has hundreds of digits.
+/// The next number above `bound`, but not a number so close to 0 that it has hundreds of digits.
 fn just_above(bound: f64) -> f64 {
     let next = bound.next_up();
     if next > 0.0 { next.max(MIN_ABOVE_ZERO) } else { next }

@@ -24,7 +24,7 @@ pub(super) fn as_llguidance(members: &mut Map<String, Value>) {
     }
 }
 
-/// Replaces `\s` and `\S` by the classes of ECMA 262. A class may stand within a class.
+/// Replaces `\s` and `\S` by the classes of ECMA 262. The classes may also be used within a class.
 pub(in super::super) fn with_spaces(pattern: &str) -> String {
     let mut written = String::with_capacity(pattern.len());
     let mut characters = pattern.chars();

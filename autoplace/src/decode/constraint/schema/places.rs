@@ -1,9 +1,9 @@
-//! Counts the ways in which a value may begin, and the copies that llguidance makes to find out.
+//! Counts the ways in which a value may begin, and the copies that llguidance makes to find these ways.
 //!
 //! llguidance merges the schemas that apply to one value (`allOf`, keywords beside `$ref` or `anyOf`) and copies them
-//! for each alternative and property without a limit: 64 KiB of schema took 2 GiB, and 256 KiB ended the process. Its
-//! steps are cubic in the alternatives of a value: 5,000 took minutes. The copies and the alternatives are therefore
-//! counted first.
+//! for each alternative and property without a limit: a schema of 64 KiB took 2 GiB, and a schema of 256 KiB ended the
+//! process. The time of a step is cubic in the number of alternatives of a value: 5,000 alternatives took minutes. The
+//! copies and the alternatives are therefore counted first.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ use super::subschemas::{ANNOTATIONS, STRUCTURE, is_in, is_own, subschemas};
 /// Maximum number of copied values (about 200 bytes each) and visited alternatives.
 const MAX_COPIES: usize = 500_000;
 /// Maximum number of properties that may come first in a value, plus three for each array or object that the value may
-/// be. llguidance has four items for each.
+/// be. llguidance makes four items for each of them.
 const MAX_BEGINNINGS: usize = 1100;
 /// Maximum nesting of references, alternatives and properties. llguidance's own limit is 128.
 const MAX_DEPTH: usize = 256;
@@ -42,7 +42,7 @@ struct Place<'a> {
     beginnings: usize,
 }
 
-/// The schemas that apply to a place at once.
+/// The schemas that apply together to a place.
 #[derive(Clone, Default)]
 struct Laid<'a> {
     schemas: Vec<&'a Members>,
@@ -59,7 +59,7 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    /// Visits the alternatives of a place to which `more` also applies.
+    /// Visits the alternatives of a place to which the schemas in `more` apply in addition.
     fn hold(&mut self, mut more: Vec<&'a Value>, mut laid: Laid<'a>, depth: usize) -> Result<(), String> {
         let depth = depth.checked_sub(1).ok_or("its references and alternatives are nested without end")?;
         loop {
@@ -92,8 +92,8 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Counts one alternative: an array or object to which all these schemas apply. `listed` is the number of its
-    /// `enum` values.
+    /// Counts one alternative: an array or object to which all these schemas apply. `listed` is the number of values
+    /// that an `enum` allows for it.
     fn be(&mut self, schemas: &[&'a Members], listed: usize, depth: usize) -> Result<(), String> {
         if !schemas.iter().any(|schema| is_structure(schema)) {
             return Ok(());
@@ -171,7 +171,7 @@ fn is_structure(members: &Members) -> bool {
         }
 }
 
-/// Number of properties that an object may begin with.
+/// The number of properties with which an object may begin.
 fn first_properties(members: &Members) -> usize {
     let Some(Value::Object(properties)) = members.get("properties") else { return 0 };
     let required = members.get("required").and_then(Value::as_array);

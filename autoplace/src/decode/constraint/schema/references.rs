@@ -1,4 +1,4 @@
-//! Resolves the references of a schema, and ensures that their values can end.
+//! Resolves the references of a schema, and ensures that their values can be finite.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,8 +20,8 @@ pub(super) fn join(place: &str, at: &str) -> String {
     }
 }
 
-/// Refuses or removes references that llguidance cannot follow and references to something that is not a schema.
-/// References with escapes are rewritten without them.
+/// Refuses or removes references that llguidance cannot follow, and references whose target is not a schema. References
+/// with escapes are rewritten without escapes.
 pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note>) -> Result<(), Note> {
     let (mut references, mut has_base) = (HashSet::new(), false);
     let mut rest = vec![&*root];
@@ -78,7 +78,7 @@ pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note
     Ok(())
 }
 
-/// Finds the places of a reference, and removes the reference there unless the whole schema must be followed.
+/// Finds the places of a reference. Unless the whole schema must be enforced, removes the reference there.
 fn leave_out(schema: &mut Value, reference: &str, place: &str, followed: Followed, places: &mut Vec<String>) {
     let Value::Object(members) = schema else { return };
     if members.get("$ref").and_then(Value::as_str) == Some(reference) {
@@ -103,7 +103,7 @@ pub(super) fn rewrite(schema: &mut Value, to: &impl Fn(&str) -> Option<String>) 
     subschemas_mut(members).for_each(|schema| rewrite(schema, to));
 }
 
-/// The schema that a reference points to. The pointer has a name after each keyword with named schemas, and an index
+/// The schema to which a reference points. The pointer has a name after each keyword with named schemas, and an index
 /// after lists.
 pub(super) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
@@ -154,7 +154,7 @@ pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
     Ok(())
 }
 
-/// The references that lead to infinite values.
+/// The references whose values would be infinite.
 struct Endless {
     references: HashSet<String>,
 }
@@ -184,7 +184,7 @@ impl Endless {
         Self { references: HashSet::new() }
     }
 
-    /// Whether the schema has a finite value, as far as this is known yet.
+    /// Whether it is known by now that the schema has a finite value.
     fn has_end(&self, schema: &Value) -> bool {
         let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
         let list = |keyword: &str| members.get(keyword).and_then(Value::as_array);

@@ -9,8 +9,8 @@ use crate::decode::constraint::limits;
 const MAX_BYTES: usize = 1 << 20;
 /// Maximum nesting, which is below serde_json's limit.
 pub(super) const MAX_DEPTH: usize = 100;
-/// Maximum entries of a keyword. The patterns of an object and the alternatives of a `oneOf` are compared pairwise;
-/// llguidance visits properties and tuples by recursion.
+/// The maximum number of entries of each keyword. The patterns of an object and the alternatives of a `oneOf` are
+/// compared pairwise; llguidance visits properties and tuples by recursion.
 const MAX_ENTRIES: [(&str, usize); 6] = [
     ("patternProperties", 24),
     ("oneOf", 256),
@@ -19,14 +19,15 @@ const MAX_ENTRIES: [(&str, usize); 6] = [
     ("prefixItems", 1000),
     ("items", 1000),
 ];
-/// Maximum number of compared pairs of list items in `oneOf`s, at 15 ns each. The comparison finds out whether two
-/// alternatives can apply at once.
+/// The maximum number of pairs of list items that are compared for `oneOf`. The comparison of a pair takes 15 ns and
+/// finds out whether two alternatives can apply at once.
 const MAX_COMPARED: usize = 300_000_000;
-/// Maximum number of numbers with bounds. Each becomes a regular expression, which takes 0.4 ms.
+/// Maximum number of numbers with bounds. Each of them becomes a regular expression, which takes 0.4 ms to build.
 const MAX_RANGES: usize = 3000;
 const BOUNDS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
 
-/// Refuses a schema that would take too much time, memory or stack, before any other work on it.
+/// Refuses a schema that would need too much time, memory or stack. This is checked before anything else is done with
+/// the schema.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut bytes = 0_usize;
     let (mut patterns, mut ranges, mut one_ofs) = (0_usize, 0_usize, Vec::new());

@@ -20,7 +20,7 @@ pub(super) const APPLICATORS: &str = "$ref allOf anyOf const enum oneOf";
 pub(super) const ANNOTATIONS: &str = "$anchor $comment $defs $id $schema contentEncoding contentMediaType default \
     definitions description examples id readOnly title writeOnly";
 
-/// Treatment of keywords that cannot be enforced.
+/// How keywords that cannot be enforced are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Followed {
     /// Refuse the schema.

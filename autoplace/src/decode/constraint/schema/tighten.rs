@@ -12,7 +12,8 @@ const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
 /// spellings.
 const ESCAPES: &str = "nrbtf\\\"";
 
-/// Largest number of properties that llguidance counts: it copies all of them for each count.
+/// The largest number of properties for which `minProperties` is enforced. llguidance copies all properties for each
+/// count.
 const MAX_COUNTED: usize = 60;
 
 /// Adds exact bounds, exact formats and llguidance's options.
@@ -48,14 +49,15 @@ fn tighten(schema: &mut Value) -> Result<(), String> {
     if members.keys().any(|keyword| is_own(keyword)) { numbers::bound_all(members) } else { Ok(()) }
 }
 
-/// Checks `minProperties`. A grammar cannot count distinct names, because freely chosen properties may repeat.
+/// Checks `minProperties`. A grammar cannot count distinct names, because a property whose name is free may be
+/// repeated.
 fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
     let required = members.get("required").map_or(0, places::length);
     let Some(least) = members.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
     let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
     let named = members.get("properties").map_or(0, places::length);
     if is_closed && !members.contains_key("patternProperties") && named <= MAX_COUNTED {
-        // Each name appears once, so llguidance can count them.
+        // Each name appears at most once, so llguidance can count the properties.
         return Ok(());
     }
     if least > required as u64 {

@@ -1,35 +1,38 @@
 //! Adjusts the threads during generation. In: the duration of each step. Out: the threads of the next step.
 //!
 //! The rule ([`choose`]) takes the largest number of threads whose measured time is within a tenth of the fastest. A
-//! trial measures other numbers, each for some steps, and then the rule decides. A trial runs after the first window if
-//! other work shared the processors, and after [`QUIET_START`] if none did. Trials also run when steps become slow, and
-//! while fewer threads than one per core generate. A trial compares with the window just before, at the same depth and
-//! with the same weights. A model that is slow for another reason is equally slow with fewer threads and keeps its
-//! number. docs/load-contract.md has the thresholds.
+//! trial measures other numbers of threads, each for some steps, and then the rule decides. If other work shared the
+//! processors during the first window, the first trial runs after that window; otherwise it runs after [`QUIET_START`].
+//! Trials also run when steps become slow, and while fewer threads than one per core generate. A trial is compared with
+//! the window just before it, which has the same depth and the same weights. If a model is slow for another reason, it
+//! is just as slow with fewer threads, and the number of threads stays. docs/load-contract.md has the thresholds.
 
 use std::time::Duration;
 
 use super::{ThreadBasis, Threads, choose, ladder};
 use crate::machine::ConditionsWatch;
 
-/// Minimum size of a window: this number of steps and the duration [`WINDOW`], or the next two constants instead.
+/// Minimum size of a window: this number of steps that last at least [`WINDOW`], or else the numbers of the next two
+/// constants.
 const STEPS: u32 = 4;
 const WINDOW: Duration = Duration::from_millis(100);
 const FEW_STEPS: u32 = 2;
 const LONG_WINDOW: Duration = Duration::from_millis(200);
 
-/// Ratio to the usual time from which a window is slow.
+/// A window is slow if it takes at least this multiple of the usual time.
 const SLOW: f64 = 1.5;
-/// Slow windows in a row before a trial, because a single one may be a hiccup.
+/// The number of slow windows in a row before a trial. A single slow window may be a hiccup.
 const PATIENCE: u32 = 2;
-/// Number of windows for each larger number of threads. Beside other programs, a single window may be fast by chance.
+/// The number of windows in which a larger number of threads is measured. While other programs run, a single window may
+/// be fast by chance.
 const WINDOWS_OF_MORE: u32 = 2;
-/// Ratio to the fastest time from which a number of threads is not measured further.
+/// If a number of threads takes at least this multiple of the fastest time, it is not measured further.
 const HOPELESS: f64 = 2.0;
-/// Weight of a new window in the mean that is the usual time. With a growing context, the usual time grows slowly.
+/// The weight of a new window in the mean from which the usual time results. The usual time grows slowly with the
+/// context.
 const NEWEST: f64 = 1.0 / 8.0;
-/// Weight of a slow window after a trial that found no better number. The trial itself may have shared its core with
-/// another program.
+/// The weight of a slow window after a trial that found no better number. The weight is small because the trial itself
+/// may have shared its core with another program.
 const BELIEF: f64 = 1.0 / 4.0;
 
 /// Duration of generation before the first trial on a quiet machine. A short text would gain nothing from a trial.
@@ -43,7 +46,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Chooses the number of threads of the next step.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
-    /// Threads that compute prompts.
+    /// The number of threads that compute prompts.
     prompt: u32,
     /// The numbers of threads to choose from, in descending order.
     rungs: Vec<u32>,
@@ -51,17 +54,17 @@ pub(crate) struct Pacer {
     /// Whether a trial has run.
     has_tried: bool,
     company: Company,
-    /// Logarithm of the tokens per step. Other sizes are not compared.
+    /// The logarithm of the number of tokens per step. Steps of other sizes are not compared.
     size: u32,
-    /// Usual seconds of a step of this size with the present threads.
+    /// The number of seconds that a step of this size usually takes with the present threads.
     usual: Option<f64>,
     window: Window,
     slow_windows: u32,
     trial: Option<Trial>,
-    /// Time of all steps so far, and the earliest time of the next trial.
+    /// The time of all steps so far, and the time before which no further trial begins.
     clock: Duration,
     next_trial: Duration,
-    /// The last change of the number.
+    /// The last change of the number of threads.
     change: Option<GeneratingThreads>,
 }
 
@@ -96,13 +99,13 @@ impl Company {
     }
 }
 
-/// The generating threads after the last change of their number. Speeds in tokens per second.
+/// The number of generating threads after its last change. Speeds are in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{threads} of {most} threads generate: {after:.1} tokens per second instead of {before:.1}")]
 pub struct GeneratingThreads {
-    /// Threads.
+    /// The number of threads that generate.
     pub threads: u32,
-    /// Threads on a quiet machine: one per core, or fewer beside GPUs.
+    /// The number of threads on a quiet machine: one per core, or fewer if GPUs compute all layers.
     pub most: u32,
     /// The speed before the change; 0 if the number never changed.
     pub before: f64,
@@ -120,11 +123,12 @@ struct Window {
 #[derive(Debug)]
 struct Trial {
     rung: usize,
-    /// Rungs with their seconds per step. The first is the present rung, in the window before.
+    /// The rungs that were measured, with their seconds per step. The first entry is the present rung, measured in the
+    /// window before the trial.
     seen: Vec<(usize, f64)>,
-    /// Additional seconds of the trial's steps, compared with the same steps at the present rung.
+    /// By how many seconds the steps of the trial were slower than the same number of steps at the present rung.
     cost: f64,
-    /// Whether this is the first trial, which does not delay the next.
+    /// Whether this is the first trial. The first trial does not delay the next one.
     is_first: bool,
 }
 
@@ -133,7 +137,7 @@ impl Window {
         self.time.as_secs_f64() / f64::from(self.steps.max(1))
     }
 
-    /// Whether the window is as long as `n` windows.
+    /// Whether the window is at least as long as `n` windows.
     fn is_full(self, n: u32) -> bool {
         (self.steps >= n * STEPS && self.time >= n * WINDOW)
             || (self.steps >= n * FEW_STEPS && self.time >= n * LONG_WINDOW)
@@ -161,7 +165,7 @@ impl Pacer {
         Self { prompt, rungs, ..Self::default() }
     }
 
-    /// Threads for a step that generates.
+    /// The number of threads for a step that generates.
     pub(crate) fn threads(&self) -> u32 {
         self.rungs[self.trial.as_ref().map_or(self.at, |trial| trial.rung)]
     }
@@ -202,7 +206,7 @@ impl Pacer {
         }
     }
 
-    /// After a window with the chosen number of threads, decides whether to try others.
+    /// After a window with the chosen number of threads, decides whether to try other numbers.
     fn judge(&mut self, seen: f64) {
         let is_slow = self.usual.is_some_and(|usual| seen > SLOW * usual);
         self.slow_windows = if is_slow { self.slow_windows + 1 } else { 0 };
@@ -227,8 +231,8 @@ impl Pacer {
         }
     }
 
-    /// Continues a trial after a step. The trial ends after the last number of threads. It also ends at a hopeless
-    /// number below the present one, because even fewer threads would take longer.
+    /// Continues a trial after a step. The trial ends after the last number of threads. It also ends if a number below
+    /// the present one is hopeless, because even fewer threads would take even longer.
     fn go_on(&mut self, mut trial: Trial, tokens: usize) -> Option<GeneratingThreads> {
         let Window { steps, .. } = self.window;
         let seconds = self.window.seconds();

@@ -4,12 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Two free cores: nanoseconds of a step by threads, as measured with the demo model.
+/// A machine with two free cores: the nanoseconds that a step takes with these threads, as measured with the demo
+/// model.
 fn quiet(threads: u32) -> u64 {
     if threads == 1 { 580_000 } else { 390_000 }
 }
 
-/// Beside two busy programs: 33 and 1,065 tokens per second were measured.
+/// The same machine while two other programs are busy: 33 tokens per second were measured with two threads, and 1,065
+/// with one.
 fn busy(threads: u32) -> u64 {
     if threads == 1 { 939_000 } else { 30_000_000 }
 }
@@ -24,7 +26,7 @@ struct Rig {
     /// Threads before and after each change.
     changes: Vec<(u32, u32)>,
     last: Option<GeneratingThreads>,
-    /// Number of steps with each number of threads.
+    /// The number of steps that were made with each number of threads.
     steps: Vec<u64>,
     clock: Duration,
 }
@@ -43,7 +45,7 @@ impl Rig {
         Self::on(cores, ThreadBasis::PerCore)
     }
 
-    /// A quiet machine of two cores that has generated for a second.
+    /// A quiet machine with two cores, which has generated for a second.
     fn new() -> Self {
         let mut rig = Self::cores(2);
         assert_eq!(rig.go(seconds(1), quiet), []);
@@ -139,7 +141,7 @@ fn requested_threads_are_kept_and_one_core_leaves_no_choice() {
 #[test]
 fn a_trial_that_shared_its_core_is_not_the_last() {
     let mut rig = Rig::new();
-    // Two trials of one thread, four steps each, are as slow as two threads.
+    // Two trials of a single thread, each with four steps, are as slow as two threads.
     let mut left = 8;
     let machine = |threads| match (threads, left) {
         (1, 1..) => {
@@ -237,7 +239,7 @@ fn one_of_many_cores_is_left_to_one_program_and_half_to_eight() {
 #[test]
 fn tokens_of_a_second_are_judged_by_two() {
     let mut rig = Rig::cores(2);
-    // One window, and one to measure a single thread.
+    // There is one window, and a second one in which a single thread is measured.
     rig.go(seconds(6), |threads| 2_000_000_000 / u64::from(threads));
     let busy = |threads| if threads == 1 { 2_000_000_000 } else { 9_000_000_000 };
     // Two windows of two steps each, and two steps with one thread.
@@ -246,8 +248,8 @@ fn tokens_of_a_second_are_judged_by_two() {
 }
 
 proptest! {
-    /// With any durations of steps, the threads stay on the ladder, and each change of the machine causes only a few
-    /// changes.
+    /// Whatever the durations of steps are, the number of threads stays on the ladder. Each change of the machine
+    /// causes only a few changes of that number.
     #[test]
     fn changes_are_bounded(
         cores in 1u32..20,

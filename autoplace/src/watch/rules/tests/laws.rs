@@ -90,7 +90,8 @@ fn any_reason() -> impl Strategy<Value = ThrottleReason> {
     prop_oneof![Just(ThrottleReason::PowerLimit), Just(ThrottleReason::Heat)]
 }
 
-/// Samples, each with the tokens of its second. Observations last for several samples, as on real machines.
+/// Samples, each with the number of tokens generated in its second. The observed values last for several samples, as on
+/// real machines.
 fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let devices = [any_device(), any_device()];
     let threads = prop::option::of((1u32..4).prop_map(|threads| with_threads(threads, 3)));
@@ -139,7 +140,7 @@ proptest! {
     #[test]
     fn every_condition_ends_when_all_stays_well(samples in any_samples()) {
         let mut rig = Rig::new();
-        // This is the speed with which later samples are compared.
+        // Later samples are compared with the speed of this generation.
         rig.generate_for(5, 80, 0);
         let mut open = BTreeSet::new();
         let well = || {

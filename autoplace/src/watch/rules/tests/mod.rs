@@ -56,7 +56,7 @@ impl Rig {
         events
     }
 
-    /// Repeats a sample for `seconds` seconds.
+    /// Takes the same sample again each second, for `seconds` seconds.
     fn steps(&mut self, seconds: u64, sample: &Sample) -> Vec<Event> {
         (0..seconds).flat_map(|_| self.step(sample)).collect()
     }
@@ -203,7 +203,8 @@ fn only_a_program_that_came_or_grew_is_reported() {
     assert_eq!(rig.step(&with(&[(1, 2000)])), []);
     assert_eq!(rig.step(&with(&[(1, 2100), (2, 100)])), []);
     assert_eq!(rig.step(&with(&[(1, 2256), (2, 300)])), [came(1, 2256), came(2, 300)]);
-    // Giving back half of the gain is not enough. The memory that the program had at first does not count.
+    // It is not enough if the program releases half of what it had taken. The memory that the program had at first does
+    // not count.
     assert_eq!(rig.steps(20, &with(&[(1, 2200), (2, 128)])), []);
     assert_eq!(rig.steps(20, &with(&[(1, 2000)])), [gone(1), gone(2)]);
     // A program without a byte count is ignored.

@@ -38,7 +38,7 @@ fn quota_of_v2(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLim
     quota_of(file, text.trim(), quota.parse().ok(), period, notes)
 }
 
-/// `cpu.cfs_quota_us` in each `cpu.cfs_period_us`; -1 means no limit.
+/// The quota of version 1: `cpu.cfs_quota_us` microseconds in each `cpu.cfs_period_us`; -1 means no limit.
 fn quota_of_v1(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLimit> {
     let file = format!("{folder}/cpu.cfs_quota_us");
     let text = tree.read(&file, notes)?;

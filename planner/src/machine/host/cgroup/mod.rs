@@ -55,8 +55,8 @@ impl Groups {
 
     /// The folders with the files of a controller (`memory`, `cpu`, `cpuset`), the process's own group first.
     ///
-    /// On a hybrid system both versions exist, and only one of them has the controller. The folders of the other
-    /// version do not have the controller's files.
+    /// On a hybrid system both versions exist, but only one of them has the controller. The folders of the other
+    /// version lack the controller's files.
     fn folders(&self, controller: &str, notes: &mut Notes) -> Vec<(Version, String)> {
         let mut all = Vec::new();
         for version in [Version::V2, Version::V1] {

@@ -6,8 +6,8 @@
 //! bytes:
 //!
 //! - `stream`: 4 x tokens x width, one stream of activations. `queries`: 4 x tokens x width of all query heads.
-//! - `hidden`: 4 x tokens x width x experts used, the widened activations of a feed-forward step. `ffn_out`: the
-//!   results of the experts; without experts `ffn_out` is `stream`.
+//! - `hidden`: 4 x tokens x width x experts used, the activations of a feed-forward step at its inner width. `ffn_out`:
+//!   the results of the experts; without experts `ffn_out` is `stream`.
 //! - mask: 2 x tokens x cells, or twice that without fused attention. Scores: 4 x tokens x cells x heads.
 //! - logits: 4 x outputs x vocabulary.
 //! - `f16`: the F16 copy of a cache. `kv`: the copy of a block's cache from the host. `weight`: the copy of a block's
@@ -52,7 +52,8 @@ pub(super) struct Buffer {
     pub(super) unsure: u64,
 }
 
-/// Vulkan allocates chunks of at most this size; tensors that do not fit go to another chunk (`ggml_vk_get_device`).
+/// Vulkan allocates chunks of at most this size; a tensor that does not fit goes into another chunk
+/// (`ggml_vk_get_device`).
 const VULKAN_CHUNK: u128 = 1 << 30;
 
 /// The sizes of one model and one set of parameters, in bytes. The numbers have 128 bits, so that no header can make
@@ -83,11 +84,11 @@ pub(super) struct Buffers {
     /// Target indices of the values' elements, if the cache stores values transposed.
     value_indices: u128,
     has_experts: bool,
-    /// Whether attention is not fused; then scores are computed in a separate step.
+    /// Whether attention is not fused, so that scores are computed in a separate step.
     unfused: bool,
     /// Whether some GPU may not fuse attention although fusion is requested.
     may_be_unfused: bool,
-    /// Whether an index selects keys.
+    /// Whether an index selects the keys to which attention attends.
     indexed: bool,
     /// The number of blocks that add a relative position bias to the scores. The attention of such blocks is never
     /// fused (`build_attn_mha`).
@@ -119,7 +120,7 @@ pub(super) struct Buffers {
     gpus: Vec<Family>,
     /// Whether the load has tensor overrides.
     pub(super) overridden: bool,
-    /// Parts of the input that are added after later blocks (deepstack).
+    /// The number of parts of the input that are added after later blocks (deepstack).
     deepstack: u128,
     /// A separate input for each block.
     per_layer: u128,
@@ -159,7 +160,7 @@ impl Buffers {
         self.unfused && !self.offload_kqv && !self.has_attention_weights
     }
 
-    /// Whether the host adds the biases of experts after a GPU has computed the product: Metal offloads only products
+    /// Whether the host adds the biases of experts after a GPU has computed the product: Metal takes over only products
     /// (`ggml_backend_metal_device_offload_op`).
     fn adds_elsewhere(&self, host: &Largest) -> bool {
         self.offloads_blocks && host.has_feed_forward() && self.gpus.first() == Some(&Family::Metal)
@@ -301,8 +302,8 @@ impl Buffers {
         let unsure = sum(&[
             (true, largest / 2),
             (only_rotates, attention),
-            // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the half in
-            // the first term by 2 % of a cache.
+            // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the first
+            // term, which counts a half, by 2 % of a cache.
             (!self.offload_kqv, largest / 8),
             (strays, 4 * self.stream + (4 << 20)),
             (adds, self.ffn_step),
@@ -315,8 +316,8 @@ impl Buffers {
         self.buffer(bytes, unsure, self.gpus[gpu], view)
     }
 
-    /// Bytes of a borrowed weight and its step. The weight takes the gap of the previous weight, and the step's result
-    /// also takes it if it fits.
+    /// Bytes that the first GPU needs for a weight that it borrows from the host, and for the step that computes with
+    /// this weight. The weight takes the gap of the previous weight, and the step's result also takes it if it fits.
     fn borrowed(&self, host: &Largest, for_host: bool) -> u128 {
         let (up, down) = (u128_of(host.up), u128_of(host.down));
         let rises = 2 * self.hidden + up + if up < self.hidden { self.hidden } else { 0 };
@@ -392,7 +393,7 @@ impl Buffers {
         self.buffer(bytes, unsure, family, view)
     }
 
-    /// The buffer with its uncertainty. `unsure` is the uncertainty of the device's own roles.
+    /// The buffer with its uncertainty. `unsure` is the uncertainty that follows from the device's own roles.
     fn buffer(&self, bytes: u128, unsure: u128, family: Family, view: &PlacementView<'_>) -> Buffer {
         let unsure = Uncertainty::new(self, view, family, bytes).total() + unsure;
         Buffer { bytes: saturate(bytes), unsure: saturate(unsure) }
@@ -431,8 +432,8 @@ struct Step {
 }
 
 impl Step {
-    /// The peak over all steps. With Vulkan's chunks, the largest tensors have chunks of their own, without room for
-    /// anything else.
+    /// The peak over all steps. With Vulkan's chunks, each of the largest tensors has its own chunk, in which there is
+    /// no room for anything else.
     fn bytes(&self, in_chunks: bool) -> u128 {
         let last = self.logits + self.beside;
         let whole = (self.attention + self.scores).max(self.feed_forward).max(last);

@@ -28,7 +28,7 @@ const fn when(present: bool, bytes: u128) -> u128 {
 }
 
 impl<'a> Uncertainty<'a> {
-    /// `bytes` is the buffer, by its formula, of a device of this family.
+    /// `bytes` are the bytes of the buffer, by the formula, on a device of this family.
     pub(super) fn new(buffers: &'a Buffers, view: &'a PlacementView<'a>, family: Family, bytes: u128) -> Self {
         let all = buffers.all_caches();
         let (keys, values) = view.cost.largest_elements;
@@ -68,7 +68,7 @@ impl<'a> Uncertainty<'a> {
         share + 2 * of.stream + of.inputs + of.adapter_products + MIB
     }
 
-    /// Vulkan's chunks: a tensor that does not fit in the rest of a chunk begins another one
+    /// Vulkan's chunks: a tensor that does not fit in the rest of a chunk begins another chunk
     /// (`ggml_dyn_tallocr_new_chunk`, ggml-alloc.c).
     fn chunks(&self) -> u128 {
         when(self.family == Family::Vulkan && self.bytes > VULKAN_CHUNK * 3 / 4, self.bytes * 5 / 8)
@@ -120,7 +120,7 @@ impl<'a> Uncertainty<'a> {
         when(self.buffers.may_be_unfused, 2 * self.scores + 4 * attention)
     }
 
-    /// AUTO gives up fused attention if it would run on a device other than its layer's (`resolve_fused_ops`,
+    /// AUTO gives up fused attention if it would run on a device other than the layer's device (`resolve_fused_ops`,
     /// llama-context.cpp).
     fn fusion_given_up(&self) -> u128 {
         let of = self.buffers;
@@ -146,8 +146,8 @@ impl<'a> Uncertainty<'a> {
         2 * self.buffers.deepstack * self.buffers.stream + self.buffers.further_logits
     }
 
-    /// An override may put a weight on a device other than its layer's. The computation of the weight's block may then
-    /// move to that device (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
+    /// An override may put a weight on a device other than the layer's device. The computation of the weight's block
+    /// may then move to that device (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
     fn moved_weights(&self) -> u128 {
         let of = self.buffers;
         let block = of.ffn_step + of.logits + of.attention(of.all_caches(), 6, self.cache) + 2 * self.scores;
