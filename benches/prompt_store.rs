@@ -7,9 +7,9 @@
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 \
 //!         cargo bench -p autoplace-benches --bench prompt_store
 //!
-//! Instead of a path, the model may be `windowed` or `hybrid`, which is a small model with random weights. The
-//! measurements can be chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of
-//! the latter two too: `... -- throughput memory full folder`, `... -- stall none memory folder`.
+//! Instead of a path, the model may be `windowed` or `hybrid`: a small model with random weights. Arguments select the
+//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two:
+//! `... -- throughput memory full folder`, `... -- stall none memory folder`.
 
 mod paired;
 
@@ -170,8 +170,8 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     }
 }
 
-/// Texts that share nothing, on eight places. The measured time ends when the `copied` bytes of the texts are in the
-/// store and in its folder. Otherwise the next run would pay for copying them.
+/// Generates texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and
+/// in its folder: otherwise the next run would pay for them.
 fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore, u64)>) -> Run {
     let (count, prompt, n) = if is_measured() { (16, 64, 16) } else { (9, 20, 4) };
     let before = store.map(|(store, _)| store.usage().copied_bytes);

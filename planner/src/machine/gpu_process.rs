@@ -28,7 +28,7 @@ impl GpuProcess {
         Self { pid, name: None, bytes: None }
     }
 
-    /// Sets the name. If the name is a path, only its last part is kept. Control characters are removed.
+    /// Sets the name. If it is a path, only the last part is kept. Control characters are removed.
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
         self.name = (!last.is_empty()).then(|| last.replace(char::is_control, " "));

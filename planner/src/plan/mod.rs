@@ -116,7 +116,7 @@ pub struct ModelSummary {
     pub architecture: String,
     /// The name of the quantisation.
     pub file_type: Option<String>,
-    /// Bytes of all files of the model.
+    /// The bytes of all files of the model together.
     pub file_bytes: u64,
     /// Number of blocks; the output layer is not counted.
     pub blocks: u32,

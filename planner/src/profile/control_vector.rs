@@ -12,7 +12,7 @@ use super::{AdapterError, ModelProfile};
 #[derive(Debug, Clone)]
 pub struct ControlVector {
     header: Header,
-    /// How many numbers a direction has: the model's `n_embd`.
+    /// How many numbers each direction has: the model's `n_embd`.
     width: usize,
     /// The layer of each direction, and the offset of its numbers in the file.
     directions: Vec<(u32, u64)>,

@@ -1,5 +1,5 @@
-//! Hostile images in requests of each API: files that are small and announce much, files that are what they announce,
-//! and more of them than a request may have.
+//! Hostile images in requests of each API: small files that announce large pictures, files that are as large as they
+//! announce, and more files than a request may have.
 
 use super::bodies::{BODY, at_once};
 use super::rows::{Attack, Setup, together};
@@ -31,15 +31,16 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        // In one bit each. Beside the pixels, which are bounded by 1 GiB, files are decoded in 1 GiB, and bodies take
-        // 64 MiB as they arrive.
+        // Each pixel is stored in one bit. Three bounds add up: 1 GiB for pixels, 1 GiB for the decoding of files, and
+        // 64 MiB for bodies that are being received.
         name: "images: a request of 15 MiB with two of 88 million pixels together, on three surfaces, eight at once",
         most: 2560,
         answers: &["200", "400", "503", "529"],
         setup: Setup::Sees,
         run: |server| {
             let file = |side: u32| base64(&bitmap(side, side, 1, side as usize * side.div_ceil(32) as usize * 4));
-            // The most pixels of one image, and what a request may have beside it.
+            // The first image has the most pixels that an image may have. The second one has the pixels that a request
+            // may still have.
             let files = [file(8192), file(4608)];
             assert!(files.concat().len() < BODY, "{}", files.concat().len());
             surfaces(&files).iter().flat_map(|(path, body)| at_once(8, || server.post(path, body))).collect()

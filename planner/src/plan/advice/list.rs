@@ -17,8 +17,8 @@ pub struct Advice {
     /// `Some` if the layers on GPUs gain almost nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointless: Option<OffloadNotWorthwhile>,
-    /// The workload of all plans and speeds. If a plan's context is too short for this workload, [`Workload::typical`]
-    /// of the context is used.
+    /// The workload of all plans and speeds. If a context is too short for this workload, the [typical
+    /// workload](Workload::typical) for that context is used.
     pub workload: Workload,
     /// Whether the user has everything without a change.
     #[serde(skip)]
