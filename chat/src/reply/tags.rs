@@ -129,8 +129,8 @@ impl Tags {
         [self.value[1], self.call[2]].iter().any(|close| !close.is_empty() && reader.next_is(close))
     }
 
-    /// Where the value ends with which `text` begins. If a tag inside a value is closed inside it, both belong to the
-    /// value. If the closing tag is missing, the value ends before the next argument, or with the call.
+    /// `text` begins with a value. Returns where this value ends. If a tag inside a value is closed inside it, both
+    /// belong to the value. If the closing tag is missing, the value ends before the next argument, or with the call.
     fn value_end(&self, text: &str, is_argument: impl Fn(&str) -> bool) -> usize {
         let ([key, key_end], close, [_, value_end]) = (self.key, self.call[2], self.value);
         // The tag that opens an argument. Its name is on one line and not too long.
