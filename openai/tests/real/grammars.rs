@@ -22,7 +22,7 @@ const N_CTX: u32 = 4096;
 /// Number of texts for each grammar.
 const TEXTS: usize = 6;
 
-/// Maximum tokens of a sampled text. Most texts of most grammars end by themselves before.
+/// Maximum tokens of a sampled text. Most texts are cut there.
 const SAMPLED_TOKENS: usize = 96;
 
 /// Without the grammars nothing is compared, and without llama-server only with llama.cpp's own parser.
