@@ -23,7 +23,7 @@ const N_CTX: u32 = 4096;
 /// Number of texts for each grammar.
 const TEXTS: usize = 6;
 
-/// Maximum tokens of a sampled text. With most grammars, most texts end by themselves before this.
+/// Maximum tokens of a sampled text. Most texts are cut there.
 const SAMPLED_TOKENS: usize = 96;
 
 /// Without the grammars, nothing is compared. Without llama-server, only llama.cpp's own parser is used.
