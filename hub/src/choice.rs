@@ -161,7 +161,6 @@ pub struct Placed {
     /// Whether all weights that can be on a GPU are on one.
     pub full_offload: bool,
     /// The number of blocks on GPUs of which a part stays on the host.
-    #[serde(alias = "parted_blocks")]
     pub split_blocks: u32,
     /// The predicted speed of generation in tokens per second, for the workload; `None` for embeddings.
     pub tokens_per_second: Option<f64>,

@@ -130,21 +130,36 @@ impl Hub {
     }
 
     /// Lists the projectors of a repository, whatever its models. If there are projectors in the cache, these are
-    /// listed, and otherwise those on the hub. If the name contains a quantisation, it is that of the projector. If no
-    /// projector of a cached commit is in the cache, the hub is asked only once.
+    /// listed, and otherwise those on the hub. If the name contains a quantisation, it is that of the projector.
     ///
     /// # Errors
     ///
     /// [`Error::NoModel`] if there is no projector, or none with the quantisation. [`Error::Offline`]. The errors of a
     /// request.
     pub fn projectors(&self, name: &Name) -> Result<Vec<Candidate>, Error> {
+        self.projectors_unless(name, self.http().is_none())
+    }
+
+    /// Like [`projectors`](Self::projectors), for a cached model whose projector nobody has named. If the hub has once
+    /// answered that the cached commit has no projector, the hub is not asked again.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`projectors`](Self::projectors).
+    pub fn projectors_beside(&self, name: &Name) -> Result<Vec<Candidate>, Error> {
+        self.projectors_unless(name, true)
+    }
+
+    /// The projectors in the cache, else those on the hub, unless it is known that the cached commit has none and this
+    /// counts.
+    fn projectors_unless(&self, name: &Name, known_counts: bool) -> Result<Vec<Candidate>, Error> {
         let folder = self.folder(name.repository());
         let mut here = repository::projectors_cached(&folder, name);
         here.retain(|candidate| self.cached(candidate).is_some());
         if !here.is_empty() {
             return Ok(here);
         }
-        if let Some(error) = repository::known_without_projector(&folder, name) {
+        if let Some(error) = repository::known_without_projector(&folder, name).filter(|_| known_counts) {
             return Err(error);
         }
         match self.http() {

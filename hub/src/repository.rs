@@ -129,8 +129,9 @@ pub(crate) fn projectors_listed(http: &Http, folder: &Folder, name: &Name) -> Re
     if projectors.is_empty() { Err(no_projector(name, found)) } else { Ok(projectors) }
 }
 
-/// The name that is stored in the cache for "this commit has no projector".
-const PROJECTOR: &str = "mmproj.gguf";
+/// The name that is stored in the cache for "this commit has no projector". Other tools never ask for a file of this
+/// name, so it stands for no single file that is missing.
+const PROJECTOR: &str = "autoplace.mmproj.gguf";
 
 /// The error for a repository about which it is known that it has no projector.
 pub(crate) fn known_without_projector(folder: &Folder, name: &Name) -> Option<Error> {

@@ -95,8 +95,9 @@ struct Reading {
     /// The beginning of each piece: the shape of the rows, preceded by its length.
     front: Vec<u8>,
     rest: Rest,
-    /// Numbers of tokens for which the store has refused the rest.
-    refused: Vec<usize>,
+    /// Numbers of tokens whose rests were offered to the store. Each is offered once: a small store drops an earlier
+    /// rest for a later one, and offering the earlier rest again would never end.
+    offered: Vec<usize>,
     /// Bytes that were copied since the last step. A smaller part counts as [`MIN_PART`].
     copied: usize,
 }
@@ -484,13 +485,13 @@ impl Stored {
         let of_checkpoints =
             checkpoints.iter().filter(is_of_text).map(|checkpoint| (checkpoint.tokens.len(), Some(&checkpoint.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
-        let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
+        let is_missing = |of: usize| !reading.offered.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
         let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
             return Ok(Progress::Done);
         };
         let bytes = checkpoint.map_or(reading.rows.rest_bytes(), |state| state.len());
         if !self.of.store.may_take(bytes) {
-            reading.refused.push(of);
+            reading.offered.push(of);
             return Ok(Progress::More);
         }
         let (at_once, free, rest) = (self.at_once(), self.free(), &mut reading.rest);
@@ -512,9 +513,8 @@ impl Stored {
         }
         let piece = NewPiece::Rest(std::mem::take(rest).data);
         match self.of.store.add(root, text.first(of), piece) {
-            Added::Yes { .. } => {}
             Added::Later => return Ok(Progress::Later),
-            Added::No => reading.refused.push(of),
+            Added::Yes { .. } | Added::No => reading.offered.push(of),
         }
         Ok(Progress::More)
     }
@@ -544,7 +544,7 @@ impl Reading {
     fn new(seq: SeqId, rows: StateRows) -> Self {
         let shape = rows.shape().to_bytes();
         let front = [&(shape.len() as u32).to_le_bytes()[..], &shape].concat();
-        Self { seq, rows, front, rest: Rest::default(), refused: Vec::new(), copied: 0 }
+        Self { seq, rows, front, rest: Rest::default(), offered: Vec::new(), copied: 0 }
     }
 }
 

@@ -171,7 +171,7 @@ impl SourceArgs {
 fn projectors_of(hub: &Hub, name: &Name) -> Vec<Candidate> {
     // The model is already in the cache, so the program does not wait for a hub that does not answer.
     let hub = hub.clone().patience(Duration::from_secs(5), 1, Duration::ZERO);
-    match hub.projectors(&name.without_quant()) {
+    match hub.projectors_beside(&name.without_quant()) {
         Ok(projectors) => projectors,
         Err(hub::Error::NoModel { .. }) => Vec::new(),
         Err(error) => {

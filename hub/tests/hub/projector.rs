@@ -143,7 +143,7 @@ fn a_name_with_a_quantisation_lists_the_projectors_of_that_quantisation() {
 fn a_hub_is_asked_once_for_the_projector_of_a_cached_model_that_has_none() {
     let world = World::new([("thing-Q8_0.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
     let (hub, name) = (world.hub(), "hf:some/thing".parse().unwrap());
-    let none = |hub: &Hub| hub.projectors(&name).unwrap_err().to_string();
+    let none = |hub: &Hub| hub.projectors_beside(&name).unwrap_err().to_string();
     // Until the model is fetched, nothing is stored about projectors.
     assert_eq!(none(&hub), "some/thing has no projector (mmproj); it has none");
     let pick = hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap();
@@ -155,6 +155,9 @@ fn a_hub_is_asked_once_for_the_projector_of_a_cached_model_that_has_none() {
         assert_eq!(none(hub), "some/thing has no projector (mmproj); it has none");
     }
     assert!(world.server.seen().is_empty());
+    // A projector may have been added to the repository since. Whoever asks for one by name reaches the hub.
+    assert!(hub.projectors(&name).is_err());
+    assert_eq!(world.server.seen().len(), 1);
     // The model is still found, both with the hub and without it.
     assert!(hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap().cached.is_some());
 }

@@ -136,9 +136,16 @@ impl LocalSession {
     /// Adds a text to the running texts. With `reuse`, the text uses matching tokens that the context already holds.
     /// `again` resumes a [suspended](Self::suspend) text; only the tokens that the context has lost are computed again.
     pub(crate) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
+        let is_awaited = self.is_awaited();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         if sequence.shifting.is_some() {
             lent.check_shift()?;
+        }
+        if let Some(stored) = &mut self.cache.stored
+            && !is_awaited
+        {
+            // Copying while nobody waited for a token is no pause of a text that joins now.
+            stored.step_begins(false);
         }
         let running = held(&self.sequences);
         let place = self.cache.place(lent, &running, sequence.all(), reuse || again)?;

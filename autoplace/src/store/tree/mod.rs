@@ -440,14 +440,12 @@ impl Tree {
         }
     }
 
-    /// Forgets a beginning that a context has refused. If it ends with a rest, the rest goes, and those of its pieces
-    /// that no other text has: a context may be too small for the window of one text and not for others. Otherwise all
-    /// pieces go, because they are of one format.
+    /// Forgets a beginning that a context has refused: its rest, and those of its pieces that no other text has. The
+    /// pieces of other texts stay, because a context may have had too few cells for this text only.
     pub(super) fn refused(&mut self, found: &Found, folder: Option<&Folder>) {
-        let Some(rest) = found.rest else {
-            return found.pieces.first().into_iter().for_each(|piece| self.forget(piece.id, folder));
-        };
-        self.forget(rest, folder);
+        if let Some(rest) = found.rest {
+            self.forget(rest, folder);
+        }
         for piece in found.pieces.iter().rev() {
             if self.children(piece.id).next().is_some() {
                 return;
