@@ -332,7 +332,8 @@ impl Model {
         Ok(Cell { ours, theirs, by_depth, arithmetic_ms, probed_ms, fit_ms })
     }
 
-    /// The crossing of a plan's two placements, and the fit's time for a token divided by the plan's at each depth.
+    /// The depth at which a plan changes between its two placements; and, for each of [`DEPTHS`], the fit's time per
+    /// token divided by the plan's.
     fn by_depth(&self, machine: &Machine, plan: &Plan, theirs: &Score) -> Result<Option<(u32, [f64; DEPTHS.len()])>> {
         let Some(by_depth) = &plan.by_depth else { return Ok(None) };
         let mut ratios = [0.0; DEPTHS.len()];

@@ -8,8 +8,8 @@
 //!         cargo bench -p autoplace-benches --bench prompt_store
 //!
 //! Instead of a path, the model may be `windowed` or `hybrid`: a small model with random weights. Arguments select the
-//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two:
-//! `... -- throughput memory full folder`, `... -- stall none memory folder`.
+//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`. After `throughput` or `stall` they
+//! also select the stores: `... -- throughput memory full folder`, `... -- stall none memory folder`.
 
 mod paired;
 

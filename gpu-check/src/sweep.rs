@@ -41,7 +41,8 @@ pub(crate) struct Sweep {
     pub(crate) n_prompt: u32,
     /// Tokens to generate after each prompt.
     pub(crate) n_gen: u32,
-    /// Whether every number of layers is measured. Otherwise only the numbers around the edge are.
+    /// Whether every number of layers is measured. Otherwise only the numbers of [`Steps::Edge`] are, most of them near
+    /// the largest number that fits.
     pub(crate) is_full: bool,
     pub(crate) threads: Option<u32>,
     /// Seconds after which no further placement begins. Two placements are always measured.

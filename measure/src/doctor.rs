@@ -179,7 +179,7 @@ impl Evidence {
             HostLimit::DataSegment { bytes } => (*bytes, "ulimit -d unlimited"),
             _ => return None,
         };
-        // A limit does not matter if it leaves nearly all of the memory, or if nothing is on the host.
+        // A limit does not matter if it leaves at least three quarters of the memory, or if nothing is on the host.
         let is_less = bytes < host.total / 4 * 3;
         let matters = self.model.as_ref().is_none_or(|model| model.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));

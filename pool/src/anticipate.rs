@@ -10,8 +10,8 @@ use crate::succession::exposed;
 /// If the chance that a model is requested next is below this, the model is not loaded in advance.
 const UNLIKELY: f64 = 0.05;
 
-/// A model is loaded for the next request in a placement at most so many times as slow as its fastest one. A slower one
-/// would stay for requests after the next two, of which nothing is known here.
+/// A model is loaded for the next request only in a placement whose time is at most this many times that of its fastest
+/// one. A slower one would stay for requests after the next two, and nothing is known here of those requests.
 const NEARLY: f64 = 1.25;
 
 /// Seconds of waiting that a second of loading counts for: others may want the disk, or the card.

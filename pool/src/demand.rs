@@ -76,8 +76,8 @@ impl Demand {
         (self.weight > 0.0).then_some(self.seen)
     }
 
-    /// Predicted seconds that a request of the mean size waits for its turn, in a placement for so many texts at once
-    /// that takes these seconds for each.
+    /// Predicted seconds that a request of the mean size waits for its turn, in a placement that computes `sequences`
+    /// texts at once and takes `seconds` for each.
     pub(crate) fn queue_seconds(&self, seconds: f64, sequences: u32, now: Duration) -> f64 {
         queueing(self.rate(now), seconds, sequences)
     }
@@ -99,8 +99,8 @@ impl Demand {
     }
 }
 
-/// Expected seconds that a request waits before its text begins, if so many requests come in a second, each of which
-/// takes these seconds, and so many texts run at once: the formula of Erlang (C) for random arrivals. If more comes
+/// Expected seconds that a request waits before its text begins, if `rate` requests come in a second, each of them
+/// takes `seconds`, and `sequences` texts run at once: the formula of Erlang (C) for random arrivals. If more comes
 /// than can be computed, the queue grows for [`DEMAND_WINDOW`].
 fn queueing(rate: f64, seconds: f64, sequences: u32) -> f64 {
     const MOST: f64 = 0.95;

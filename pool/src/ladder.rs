@@ -145,7 +145,7 @@ fn is_divided(request: &Request) -> bool {
     request.params.embeddings.is_none() && !request.params.kv_unified
 }
 
-/// The request for so many texts at once, each with this context.
+/// The request for `sequences` texts at once, each with a context of `n_ctx` tokens.
 fn for_texts(request: &Request, sequences: u32, n_ctx: u32) -> Request {
     let mut fewer = request.clone().n_seq_max(sequences).context(Context::Tokens(sequences.saturating_mul(n_ctx)));
     fewer.params.n_ctx = 0;

@@ -53,7 +53,7 @@ pub struct PoolState {
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
-    /// the room that is left, or waits. `None`: eight, or more if so many loads take less than half of the minute.
+    /// the room that is left, or waits. `None`: eight, or more if the loads together take less than half of the minute.
     pub reloads_per_minute: Option<u32>,
     /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
     /// for all free bytes.
@@ -230,8 +230,8 @@ impl PoolState {
         busy.clamp(0.0, MAX_BUSY)
     }
 
-    /// Whether so many models may be unloaded or moved for a request that has not come: two of those that are allowed
-    /// in a minute are left for requests that have.
+    /// Whether `reloads` models may be unloaded or moved for a request that has not come. Two of those that are allowed
+    /// in a minute are left for requests that have come.
     pub(crate) fn may_anticipate(&self, reloads: usize) -> bool {
         let recent = self.reloads.iter().filter(|&&at| at + Duration::from_secs(60) > self.now).count();
         recent + reloads + 2 <= self.allowed_reloads()

@@ -22,7 +22,7 @@ pub fn steps(folder: &Path) -> PathBuf {
     take_steps(in_32_bits("glm4moe"), folder)
 }
 
-/// The same model with a recurrent state.
+/// A model like that of [`steps`], but of an architecture with a recurrent state.
 pub fn steps_with_states(folder: &Path) -> PathBuf {
     take_steps(in_32_bits("qwen35"), folder)
 }

@@ -22,8 +22,8 @@ const SERVER: &str = "llama-server";
 /// Build options that affect the rounding and the speed of sums.
 const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
 
-/// Options for the processor's instructions, of which some compilers do not support all. A build without GGML_NATIVE
-/// uses the instructions whose options are on.
+/// Options for the processor's instructions. Some compilers do not support all of these instructions, so an option may
+/// be missing from a build. A build without GGML_NATIVE uses the instructions whose options are on.
 const INSTRUCTIONS: &[&str] = &[
     "GGML_SSE42",
     "GGML_AVX",

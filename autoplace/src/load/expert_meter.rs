@@ -18,8 +18,8 @@ use crate::plan::{Plan, PlannedMoeCache};
 /// a larger cache takes longer to fill. A 30B model with room for 40 % of its 48 x 128 experts reached its steady share
 /// of misses within 64 tokens, which are 24,576 uses (kekzl/imp 1359).
 const WARM_UP_USES_PER_SLOT: u64 = 10;
-/// The minimum number of uses for a result. 50 tokens have so many uses in a model with 48 layers, each of which uses 8
-/// experts per token.
+/// The minimum number of uses for a result. This is 50 tokens of a model with 48 layers that uses 8 experts per layer
+/// and token.
 const MIN_USES: u64 = 50 * 48 * 8;
 
 /// Counts the uses of one placement's cache. When it is dropped, it stores the learned locality.

@@ -63,7 +63,7 @@ pub(crate) struct Rows {
     chunk: usize,
     /// Number of rows. Each row takes a cell of the KV cache.
     pub(crate) len: usize,
-    /// The number of positions that the rows take: the next part begins so many positions later.
+    /// The number of positions that the rows take: the next part begins this many positions later.
     pub(crate) n_positions: usize,
     /// Whether each row attends to all other rows, so that all rows must be computed at once.
     pub(crate) is_non_causal: bool,

@@ -19,7 +19,8 @@ pub(super) struct Settings {
     pub(super) slow: f64,
     /// Number of tokens in a window, in which the model's speed is measured.
     pub(super) window: u64,
-    /// Number of tokens before the first window, from which the model's own speed is learned.
+    /// Number of tokens before the first window. The model's own speed is learned from the first window, so these
+    /// tokens do not count.
     pub(super) warm_up: u64,
 }
 

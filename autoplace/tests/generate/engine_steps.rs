@@ -77,7 +77,8 @@ fn a_request_joins_at_the_next_token() {
     gate.leave(3);
     gate.stands_before(4);
     let quick = engine.submit(greedy(&model, PROMPTS[1]).max_tokens(1)).unwrap();
-    // One of the two tokens is being chosen now. Together with the other, the prompt is computed.
+    // This lets two more tokens of the long text pass. The first is being chosen now, and the new prompt is computed in
+    // the same step as the second.
     gate.leave(2);
     until(&engine, |metrics| metrics.running == 1 && metrics.queued == 0);
     assert_eq!(quick.into_text().unwrap().1.generated_tokens, 1);

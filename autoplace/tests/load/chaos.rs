@@ -11,7 +11,7 @@
 use crate::chaos_support::Round;
 use crate::fleets_support::{Models, run_all};
 
-/// For each kind of round, how many there must be at least among a thousand.
+/// The minimum number of rounds of each kind among a thousand rounds.
 const MIN_PER_THOUSAND: [(&str, u64); 6] = [
     ("loaded at attempt 1", 200),
     ("loaded at attempt 2", 120),

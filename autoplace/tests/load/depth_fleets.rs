@@ -25,7 +25,7 @@ use crate::replace_support::{builder, generations, load};
 use crate::rig::{backend, vulkan};
 use crate::text_support::PROMPT;
 
-/// For each kind of case, how many there must be at least among a thousand.
+/// The minimum number of cases of each kind among a thousand cases.
 const MIN_PER_THOUSAND: [(&str, u64); 8] = [
     ("moved", 300),
     ("moved back", 150),

@@ -13,7 +13,7 @@ use autoplace::plan::PlacementKind;
 
 use crate::fleets_support::{Case, Models, run, run_all};
 
-/// For each kind of case, how many there must be at least among a thousand.
+/// The minimum number of cases of each kind among a thousand cases.
 const MIN_PER_THOUSAND: [(&str, u64); 13] = [
     ("loaded", 500),
     ("several GPUs", 100),

@@ -42,7 +42,7 @@ fn the_card_showed_footprint_context_and_workspace_in_every_row() {
         println!("{layers} layers: {:?}, {expected} expected, {measured} measured", planned.footprint);
         let off = expected.abs_diff(measured);
         assert!(off <= mib(100), "{layers} layers: off by {off} bytes");
-        // The plan keeps at least as much memory free as was really taken.
+        // The plan sets aside at least as much memory (footprint and headroom) as was really taken.
         let kept = footprint + planned.headroom.driver + planned.headroom.growth;
         assert!(kept >= measured, "{layers} layers: {kept} < {measured}");
         left_out.push(measured.checked_sub(footprint).unwrap());

@@ -80,7 +80,7 @@ fn a_message_is_saved_with_its_pixels_and_samples() {
     assert_eq!(read.media[0].media.rgb(), Some((2, 1, &[7; 6][..])));
     let damaged = text.replace("\"width\":2", "\"width\":3");
     assert!(serde_json::from_str::<Message>(&damaged).unwrap_err().to_string().contains("3 x 1 pixels are 9 bytes"));
-    // A message without pictures and sounds is written as it was before.
+    // A message without pictures and sounds is written as it was before messages could have them.
     assert_eq!(serde_json::to_string(&Message::user("a")).unwrap(), r#"{"role":"user","content":"a"}"#);
 }
 

@@ -47,8 +47,8 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
     Ok(slot)
 }
 
-/// Removes a slot from ggml's registry. If a `Reading` exists, the last one removes the slot when it ends. This call
-/// never waits.
+/// Removes a slot from ggml's registry. If `Reading`s exist, the slot is removed later, when the last of them is
+/// dropped. This call never waits.
 pub(super) fn unregister(slot: &'static Slot) {
     registry::remove(slot.reg);
 }

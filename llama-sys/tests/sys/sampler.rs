@@ -9,7 +9,7 @@ fn chain() -> SamplerChain {
     Sampler::chain(&demo_model()).unwrap()
 }
 
-/// Candidates for the tokens 0, 1, 2, ... with these logits, in reverse order.
+/// Candidates for the tokens 0, 1, 2, ..., with these logits.
 fn candidates(logits: &[f32]) -> Candidates {
     let mut all = vec![0.0; demo_model().vocab().n_tokens() as usize];
     all[..logits.len()].copy_from_slice(logits);

@@ -41,7 +41,7 @@ pub(super) struct Resampler {
     pushed: u64,
     /// The result of one chunk.
     chunk: Vec<f32>,
-    /// The delay of the filter: so many samples are dropped at the beginning.
+    /// The delay of the filter, in samples. This many samples are dropped at the beginning.
     delay: usize,
     resampled: Vec<f32>,
 }

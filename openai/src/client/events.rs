@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Endpoint, Error};
 
-/// Maximum number of unread events. When there are so many, no more are read from the server until the application has
+/// Maximum number of unread events. At this number, no more are read from the server until the application has
 /// read some.
 const AHEAD: usize = 64;
 

@@ -35,7 +35,7 @@ const SHARE_OF_ONE: u64 = 2;
 pub(super) struct Tree {
     nodes: HashMap<Id, Node>,
     roots: HashMap<Id, RootNode>,
-    /// Bytes of the nodes beside the tables.
+    /// Bytes that the nodes take in addition to their entries in the hash map `nodes` (see [`Node::bytes`]).
     of_nodes: u64,
     limit: u64,
     /// Bytes of files that are written or being written.
@@ -75,7 +75,7 @@ struct Node {
 }
 
 impl Node {
-    /// Bytes that the node takes beside its place in the table.
+    /// Bytes that the node takes in addition to its entry in the hash map.
     fn bytes(&self) -> u64 {
         // An `Arc` has two counters, and a `Vec` three words.
         let data = self.data.as_ref().map_or(0, |data| allocated(40) + allocated(data.capacity()));

@@ -6,10 +6,10 @@ use crate::load::ExpertUses;
 use crate::watch::event::Event;
 use crate::watch::latch::{Condition, Now};
 
-/// Number of uses before the first window, because an empty cache misses every expert once. 128 tokens have so many
-/// uses in a model with 48 layers, each of which uses 8 experts per token.
+/// Number of uses of experts that pass before the first window. They are skipped because an empty cache misses every
+/// expert once. This is 128 tokens of a model with 48 layers that uses 8 experts per layer and token.
 const WARM_UP: u64 = 128 * 48 * 8;
-/// Number of uses in a window: 256 tokens have so many uses in such a model.
+/// Number of uses in a window. This is 256 tokens of such a model.
 const WINDOW: u64 = 256 * 48 * 8;
 /// Difference between the share of hits at which the condition ends and the share at which it begins.
 const MARGIN: f64 = 0.02;

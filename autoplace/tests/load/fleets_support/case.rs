@@ -157,8 +157,8 @@ impl Needs {
     /// By how much compute buffers may grow after the load. llama.cpp reserves them for the largest prompt over all
     /// sequences, and for one token of each sequence. Another number of tokens, or a single sequence, may be computed
     /// on another device and need more memory. This is because a GPU takes over work of the host only from 32 tokens on
-    /// (llama-context.cpp, `sched_reserve`). The default headroom includes this growth. But if the headroom is a number
-    /// of bytes, the user has chosen it.
+    /// (llama-context.cpp, `sched_reserve`). The default headroom includes this growth. If the user sets the
+    /// headroom as a number of bytes, it may be less than this growth.
     fn growth(&self) -> u64 {
         2 * self.workload.activations
     }

@@ -32,7 +32,8 @@ static STATE: Mutex<State> = Mutex::new(State { readings: 0, listed: Vec::new(),
 static NOBODY_READS: Condvar = Condvar::new();
 
 thread_local! {
-    /// The number of [`Reading`]s of this thread. A thread must not wait until its own readings have ended.
+    /// The number of [`Reading`]s of this thread. A thread must not wait for its own readings to end, because it would
+    /// wait for ever.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -108,8 +109,8 @@ impl Changing {
     }
 }
 
-/// Removes an entry that [`Changing::add`] added. If a [`Reading`] exists, the last one removes the entry when it ends.
-/// This call never waits.
+/// Removes an entry that [`Changing::add`] added. If [`Reading`]s exist, the entry is removed later, when the last of
+/// them is dropped. This call never waits.
 pub(crate) fn remove(entry: raw::ggml_backend_reg_t) {
     let mut state = lock();
     state.leaving.push(Entry(entry));

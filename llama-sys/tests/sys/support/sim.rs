@@ -7,7 +7,7 @@ pub(crate) use super::demo_path;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A prompt of more than 32 tokens. With so many, GPUs compute the layers on the host too.
+/// A prompt of more than 32 tokens. With more than 32, GPUs compute the layers on the host too.
 pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the earth. And the earth was without form, and \
                                  void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face \
                                  of the waters.";

@@ -249,8 +249,8 @@ impl<'a> Table<'a> {
         self.gpus[gpu].rooms[run.role(self.layers, parts)]
     }
 
-    /// The run with `kept` parts on the host, or with just as many more parts as are needed so that it fits; `None` if
-    /// it cannot fit.
+    /// The run with `kept` parts on the host, or, if it does not fit, with the smallest larger number of parts with
+    /// which it fits; `None` if there is none.
     pub(super) fn fitting(&self, gpu: usize, run: Run) -> Option<Run> {
         let with = |kept| Run { kept, ..run };
         let fits = |kept| self.bytes(gpu, with(kept)) <= self.room(gpu, with(kept));

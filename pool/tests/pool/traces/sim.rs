@@ -57,8 +57,8 @@ pub(crate) enum Action {
 pub(crate) enum Caching {
     /// Nothing: each load reads its whole file from the disk, as on a machine whose memory others use.
     Nothing,
-    /// What the loaded models leave of the host's memory holds the files that were read last, as an operating system
-    /// does.
+    /// The host memory that the loaded models leave free holds the files that were read last, as an operating system's
+    /// page cache does.
     Pages,
 }
 
@@ -232,7 +232,7 @@ impl System {
         self.fitting_for(model, self.models[model].sequences)
     }
 
-    /// The fastest rung for so many texts at once that fits beside the loaded models.
+    /// The fastest rung for `texts` texts at once that fits beside the loaded models.
     pub(crate) fn fitting_for(&self, model: usize, texts: usize) -> Option<&Rung> {
         let mut rungs = self.models[model].ladder.rungs().iter().filter(|rung| rung.sequences() as usize == texts);
         rungs.find(|rung| self.fits(model, rung))

@@ -5,7 +5,8 @@ use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-/// The maximum number of steps to check whether any names remain. After so many steps, it is assumed that some remain.
+/// The maximum number of steps to check whether any names remain. After this many steps, it is assumed that some
+/// remain.
 const STEPS: u64 = 10_000;
 /// Characters that a name can contain without `\u`.
 const WRITTEN: &str = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]*";
