@@ -38,12 +38,17 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let (path, name) = model(folder.path());
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let (parts, stores) = (["first-token", "throughput", "stall"], ["none", "memory", "full", "folder"]);
+    for word in &chosen {
+        let is_known = parts.iter().chain(&stores).any(|known| known == word);
+        assert!(is_known, "{word:?} is none of {parts:?} and {stores:?}");
+    }
     let among = |names: &[&str], name: &str| {
         let chosen: Vec<&String> = chosen.iter().filter(|name| names.contains(&name.as_str())).collect();
         chosen.is_empty() || chosen.iter().any(|chosen| *chosen == name)
     };
-    let is_chosen = |part: &str| among(&["first-token", "throughput", "stall"], part);
-    let has_store = |kind: &str| among(&["none", "memory", "full", "folder"], kind);
+    let is_chosen = |part: &str| among(&parts, part);
+    let has_store = |kind: &str| among(&stores, kind);
     let depth = depth();
     if is_chosen("first-token") {
         first_tokens(&path, &name, depth, &folder.path().join("first-token"));
