@@ -213,6 +213,27 @@ fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_bac
     assert_eq!((usage.pieces, usage.memory_limit), (0, 256 * MIB), "{usage:?}");
 }
 
+/// Three turns leave several recurrent states of one text, and a later state displaces an earlier one in the store.
+#[test]
+fn a_store_without_room_for_all_states_of_a_text_copies_each_of_them_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = random("mamba2", None, folder.path());
+    let stored_by = |limit| {
+        let store = PromptStore::new(limit);
+        let model = load(&path, request(1024, 1, false), &store);
+        let (mut history, _) = turn("first", &model, &words(1, 150));
+        for seed in [2, 3] {
+            history = turn("next", &model, &[history, words(seed, 80)].concat()).0;
+        }
+        turn("other", &model, &words(4, 80));
+        store.usage()
+    };
+    let all = stored_by(256 * MIB);
+    let some = stored_by(all.memory_bytes * 4 / 5);
+    assert!(0 < some.memory_bytes && some.memory_bytes < all.memory_bytes, "{some:?} of {all:?}");
+    assert!(some.copied_bytes <= all.copied_bytes, "{some:?} of {all:?}");
+}
+
 #[test]
 fn nine_conversations_in_two_places_compute_their_new_words_only() {
     for kv_unified in [false, true] {
