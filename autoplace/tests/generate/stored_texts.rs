@@ -215,7 +215,7 @@ fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_bac
 
 /// Three turns leave several recurrent states of one text, and a later state displaces an earlier one in the store.
 #[test]
-fn a_store_without_room_for_all_states_of_a_text_copies_each_of_them_once() {
+fn storing_a_text_ends_although_its_states_do_not_all_fit_into_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let path = random("mamba2", None, folder.path());
     let stored_by = |limit| {
@@ -229,9 +229,10 @@ fn a_store_without_room_for_all_states_of_a_text_copies_each_of_them_once() {
         store.usage()
     };
     let all = stored_by(256 * MIB);
-    let some = stored_by(all.memory_bytes * 4 / 5);
-    assert!(0 < some.memory_bytes && some.memory_bytes < all.memory_bytes, "{some:?} of {all:?}");
-    assert!(some.copied_bytes <= all.copied_bytes, "{some:?} of {all:?}");
+    for twentieths in 4..10 {
+        let some = stored_by(all.memory_bytes * twentieths / 20);
+        assert!(some.memory_bytes < all.memory_bytes, "{some:?} of {all:?}");
+    }
 }
 
 #[test]
