@@ -294,12 +294,7 @@ void media_encode(mtmd_context & media, const mtmd_input_chunks & chunks, size_t
     }
     clip_forget_refusal();
     if (mtmd_encode_chunk(&media, &chunk) != 0) {
-        if (!clip_last_refusal().empty()) {
-            throw std::runtime_error(clip_last_refusal());
-        }
-        // mtmd returns no reason. A failure of a device ends with these words, by which callers recognise it.
-        const std::string & shortage = clip_last_shortage();
-        throw std::runtime_error(shortage.empty() ? "mtmd_encode_chunk failed" : shortage + ": mtmd_encode_chunk failed");
+        throw std::runtime_error(clip_last_refusal().empty() ? "mtmd_encode_chunk failed" : clip_last_refusal());
     }
     const float * encoded = mtmd_get_output_embd(&media);
     std::copy(encoded, encoded + n_floats, rows);

@@ -56,7 +56,6 @@ thread_local std::map<const clip_ctx *, std::vector<size_t>> computed;
 thread_local std::vector<clip_device_bytes> last_bytes;
 thread_local int                            last_rows = 0;
 thread_local std::string                    refusal;
-thread_local std::string                    shortage;
 
 clip_image_f32_batch of_size(clip_image_size size) {
     clip_image_f32 image;
@@ -215,8 +214,7 @@ static ggml_backend_buffer_t alloc_weights(clip_ctx & ctx, ggml_context * data, 
 static bool reserve(clip_ctx & ctx, ggml_backend_sched_t sched, ggml_cgraph * graph) {
     if (!ctx.no_alloc) {
         if (!ggml_backend_sched_reserve(sched, graph)) {
-            shortage = "no room for the buffers of an image or a sound";
-            throw std::runtime_error(shortage);
+            throw std::runtime_error("no room for the buffers of an image or a sound");
         }
         return true;
     }
@@ -328,11 +326,6 @@ const std::string & clip_last_refusal() {
     return refusal;
 }
 
-const std::string & clip_last_shortage() {
-    return shortage;
-}
-
 void clip_forget_refusal() {
     refusal.clear();
-    shortage.clear();
 }

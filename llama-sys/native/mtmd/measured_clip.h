@@ -25,8 +25,5 @@ int clip_last_rows();
 // Why this thread's last encoding was refused before it began; empty if it was not.
 const std::string & clip_last_refusal();
 
-// The memory that this thread's last encoding lacked; empty if there was enough.
-const std::string & clip_last_shortage();
-
-// Forgets both. Called before an encoding, because mtmd may refuse one before it asks clip.cpp.
+// Before an encoding: mtmd may refuse one before it asks clip.cpp.
 void clip_forget_refusal();
