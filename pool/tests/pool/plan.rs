@@ -243,7 +243,7 @@ fn loaded_for_fewer() -> PoolState {
 }
 
 #[test]
-fn a_model_for_fewer_texts_is_loaded_for_all_of_them_if_the_expected_requests_gain_by_it() {
+fn a_model_for_fewer_texts_is_loaded_for_more_if_the_expected_requests_gain_by_it() {
     let mut state = loaded_for_fewer();
     let few = decide(&state, None).unwrap();
     assert_eq!(few.steps, [], "{few}");
