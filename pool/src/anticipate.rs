@@ -3,6 +3,7 @@
 //! In: what usually follows the last request, and how soon. Out: the arrangement in which the next two requests are
 //! expected to wait least, if it is worth its loads.
 
+use crate::ladder::Rung;
 use crate::search::{Arrangement, Choice, cheapest_of};
 use crate::state::{ModelState, PoolState};
 use crate::succession::exposed;
@@ -73,12 +74,17 @@ impl<'s> Outlook<'s> {
         let model = &self.state.models[index];
         let chance = self.chance(index);
         let load = model.load_seconds(&self.state.machine);
-        let fastest = model.fastest_seconds();
+        // Requests also wait in the queue of a placement for few texts at once, as in `PoolPlan::decide`.
+        let seconds = |rung: &Rung| {
+            let seconds = model.demand.seconds(&rung.plan);
+            seconds + model.demand.queue_seconds(seconds, rung.sequences(), self.state.now)
+        };
+        let fastest = model.ladder.rungs().iter().map(seconds).fold(f64::INFINITY, f64::min);
         let slower = |seconds: f64| model.priority * chance * (seconds - fastest).max(0.0);
         let out = model.priority * (chance * load + self.later(index, load));
         let hidden = model.priority * chance * exposed(load, self.gap(index)) + DISTURBANCE * load;
         let stays = match &model.loaded {
-            Some(rung) => slower(model.demand.seconds(&rung.plan)),
+            Some(rung) => slower(seconds(rung)),
             None => out,
         };
         let stays = Choice { rung: model.loaded.clone(), is_change: false, waits: false, price: stays };
@@ -89,9 +95,10 @@ impl<'s> Outlook<'s> {
         // A request for a model with others beside it finds them loaded, so none of them is loaded alone.
         if chance >= UNLIKELY && model.may_be_loaded && model.beside.is_empty() {
             for rung in model.ladder.rungs() {
-                let seconds = model.demand.seconds(&rung.plan);
-                let is_loaded = model.loaded.as_ref().is_some_and(|loaded| loaded.held == rung.held);
-                if is_loaded || seconds > NEARLY * fastest {
+                let seconds = seconds(rung);
+                // What is loaded for many texts stays for as many: `PoolPlan::decide` has weighed how many are needed.
+                let is_no_choice = |loaded: &Rung| loaded.held == rung.held || rung.sequences() < loaded.sequences();
+                if model.loaded.as_ref().is_some_and(is_no_choice) || seconds > NEARLY * fastest {
                     continue;
                 }
                 let price = hidden + slower(seconds);

@@ -18,6 +18,12 @@ const EIGHTHS: [u64; 7] = [7, 6, 5, 4, 3, 2, 1];
 /// numbers of texts.
 const EIGHTHS_OF_FEWER: [u64; 3] = [6, 4, 2];
 
+/// By what the number of texts at once is divided in the rungs for fewer.
+const DIVISORS: [u32; 3] = [2, 4, 8];
+
+/// The same where each plan is a probe: the first load waits for all of them.
+const DIVISORS_OF_PROBES: [u32; 1] = [2];
+
 /// Up to this number of GPUs, rungs are planned for every subset of them; with more, for each one and for all.
 const MAX_SUBSETS: usize = 2;
 
@@ -67,6 +73,25 @@ impl Ladder {
     pub fn new(
         machine: &Machine,
         request: &Request,
+        plan: impl FnMut(&Request, &Machine) -> Result<Plan, plan::Error>,
+    ) -> Result<Self, plan::Error> {
+        Self::with_fewer_texts(machine, request, &DIVISORS, plan)
+    }
+
+    /// As [`new`](Self::new), but for a `plan` that takes long: of the rungs for fewer texts at once, only those for
+    /// half of them are made.
+    pub(crate) fn by_probes(
+        machine: &Machine,
+        request: &Request,
+        plan: impl FnMut(&Request, &Machine) -> Result<Plan, plan::Error>,
+    ) -> Result<Self, plan::Error> {
+        Self::with_fewer_texts(machine, request, &DIVISORS_OF_PROBES, plan)
+    }
+
+    fn with_fewer_texts(
+        machine: &Machine,
+        request: &Request,
+        divisors: &[u32],
         mut plan: impl FnMut(&Request, &Machine) -> Result<Plan, plan::Error>,
     ) -> Result<Self, plan::Error> {
         let mut request = for_one_of_several(request);
@@ -78,7 +103,7 @@ impl Ladder {
         if request.context.may_grow() && request.params.n_ctx == 0 {
             request.context = Context::Tokens(alone.context.n_ctx);
         }
-        let fewer = fewer_texts(&request, &alone);
+        let fewer = fewer_texts(&request, &alone, divisors);
         let mut rungs = vec![Rung::new(alone, machine)];
         let mut planned = |request: &Request, free: &dyn Fn(usize) -> u64| {
             let plan = plan(request, &with_free(machine, free)).ok()?;
@@ -152,10 +177,10 @@ fn for_texts(request: &Request, sequences: u32, n_ctx: u32) -> Request {
     fewer
 }
 
-/// The requests for half, a quarter and an eighth of the texts at once. `alone` is the plan for all of them.
-fn fewer_texts(request: &Request, alone: &Plan) -> Vec<Request> {
+/// The requests for the number of texts at once divided by each of these divisors. `alone` is the plan for all of them.
+fn fewer_texts(request: &Request, alone: &Plan, divisors: &[u32]) -> Vec<Request> {
     let all = alone.context.n_seq_max;
-    let mut counts: Vec<u32> = [2, 4, 8].iter().map(|share| all / share).filter(|&count| count > 0).collect();
+    let mut counts: Vec<u32> = divisors.iter().map(|divisor| all / divisor).filter(|&count| count > 0).collect();
     counts.dedup();
     let each = alone.context.n_ctx_seq();
     counts.into_iter().filter(|_| is_divided(request)).map(|count| for_texts(request, count, each)).collect()
@@ -218,5 +243,39 @@ impl Room {
     ) -> Option<Rung> {
         let found = Rung::new(plan(&self.limit(machine)).ok()?, machine);
         (slowness(&found.plan) < slowness(&rung.plan) && self.with(&found.held).is_some()).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use autoplace::machine::{Gpu, Host};
+    use autoplace::plan::Planner;
+    use autoplace::profile::ModelProfile;
+    use test_support::synthetic;
+
+    use super::*;
+
+    #[test]
+    fn a_ladder_by_probes_has_one_number_of_fewer_texts() {
+        let header = synthetic::named("llama Llama 3.1 8B").builder().header().unwrap();
+        let profile = ModelProfile::from_header(&header).unwrap();
+        let host = Host::named("Ryzen 9 7950X", 64 << 30).unwrap();
+        let machine = Machine::new(host).with_gpu(Gpu::named("RTX 4090").unwrap().device("CUDA0"));
+        let request = Request::new().n_seq_max(8).context(Context::Tokens(8 * 4096));
+        let (mut by_estimate, mut by_probes) = (0, 0);
+        let planned = |count: &mut u32, request: &Request, machine: &Machine| {
+            *count += 1;
+            Planner::new(&profile, machine).request(request.clone()).plan()
+        };
+        Ladder::new(&machine, &request, |request, machine| planned(&mut by_estimate, request, machine)).unwrap();
+        let ladder =
+            Ladder::by_probes(&machine, &request, |request, machine| planned(&mut by_probes, request, machine))
+                .unwrap();
+        // Alone; for all texts whole, in seven shares and on the host; for half of them whole, in three and on the host.
+        assert_eq!((by_estimate, by_probes), (1 + 9 + 3 * 5, 1 + 9 + 5));
+        let mut texts: Vec<u32> = ladder.rungs().iter().map(Rung::sequences).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts, [4, 8]);
     }
 }

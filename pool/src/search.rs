@@ -10,7 +10,8 @@ use crate::held::Room;
 use crate::ladder::Rung;
 use crate::state::{ModelState, PoolState};
 
-/// Maximum number of partial arrangements. After it, the best arrangement so far is taken.
+/// Maximum number of partial arrangements. After it, the best arrangement so far is taken. If there is none, a second
+/// search with the same bound tries the smallest placements first.
 const MAX_VISITS: usize = 200_000;
 
 /// A choice for one model.
@@ -76,7 +77,7 @@ pub(crate) fn cheapest_of(state: &PoolState, choices: Vec<Vec<Choice>>, first: &
         let held = state.models[option.model].loaded.as_ref().map_or(0, |rung| rung.held.total());
         (!first.contains(&option.model), std::cmp::Reverse(held), option.model)
     });
-    let cheapest = |options: &Options| options.choices.first().map_or(f64::INFINITY, |choice| choice.price);
+    let cheapest = |options: &Options| options.choices.iter().map(|it| it.price).fold(f64::INFINITY, f64::min);
     let least: Vec<f64> = options.iter().map(cheapest).collect();
     let mut to_go = vec![0.0; options.len() + 1];
     for index in (0..options.len()).rev() {
@@ -84,6 +85,13 @@ pub(crate) fn cheapest_of(state: &PoolState, choices: Vec<Vec<Choice>>, first: &
     }
     let mut search = Search { state, options, to_go, best: None, visits: 0 };
     search.visit(&mut Vec::new(), &Room::new(&state.machine), 0.0);
+    if search.best.is_none() && search.visits > MAX_VISITS {
+        for option in &mut search.options {
+            option.choices.sort_by_key(|choice| choice.rung.as_ref().map_or(0, |rung| rung.held.total()));
+        }
+        search.visits = 0;
+        search.visit(&mut Vec::new(), &Room::new(&state.machine), 0.0);
+    }
     search.best
 }
 
@@ -100,7 +108,7 @@ impl Search<'_> {
     fn visit(&mut self, taken: &mut Vec<usize>, room: &Room, price: f64) {
         self.visits += 1;
         let is_dearer = |best: &Arrangement| price + self.to_go[taken.len()] >= best.price;
-        if self.best.as_ref().is_some_and(is_dearer) || (self.visits > MAX_VISITS && self.best.is_some()) {
+        if self.best.as_ref().is_some_and(is_dearer) || self.visits > MAX_VISITS {
             return;
         }
         let Some(options) = self.options.get(taken.len()) else {
@@ -244,11 +252,17 @@ impl<'s> Prices<'s> {
         if self.model.texts > 0 { self.model.ends_in.as_secs_f64() } else { 0.0 }
     }
 
-    /// The move of the loaded model from `now` to `other`; `None` if running texts would have no place there.
+    /// The move of the loaded model from `now` to `other`; `None` if running texts would have no place there, or if
+    /// they would have to end first and nobody needs the move.
     fn moved(&self, now: &Rung, other: &Rung) -> Option<Choice> {
         let (model, load) = (self.model, self.load);
         let waits = model.texts > 0 && !model.moves;
-        if !waits && model.texts.min(now.sequences()) > other.sequences() {
+        // A handle may have several running texts, so their number is not known here.
+        if !waits && model.texts > 0 && other.sequences() < now.sequences() {
+            return None;
+        }
+        // The wait may last longer than predicted, and models that are unloaded before it would be unloaded for nothing.
+        if waits && self.patience > 1.0 {
             return None;
         }
         // During a move, the running texts wait, and so do requests that arrive.

@@ -273,7 +273,10 @@ pub(super) fn files_here(model: &str, wanted: &Wanted, request: &Request) -> Res
     let projector = match pick() {
         Ok(pick) => pick.cached,
         // If the user has not named a projector, the model is of use without one.
-        Err(_) if is_beside => None,
+        Err(error) if is_beside => {
+            note(format!("no projector for {model}: {error}"));
+            None
+        }
         Err(error) => return Err(error),
     };
     Ok(Some(Files { model: path, projector }))

@@ -178,7 +178,12 @@ impl Shared {
             let entry = state.entry(id)?;
             let planned = plan.model(&entry.label)?;
             let request = entry.ladder.as_ref()?.request_for(&planned.plan);
+            let is_in_use = moves && entry.handles > 0;
             let loaded = entry.loaded.as_mut()?;
+            // A handle that was given since the decision may have more texts than the new plan computes at once.
+            if is_in_use && planned.plan.context.n_seq_max < loaded.rung.sequences() {
+                return None;
+            }
             // In a worker, the engine ends before the model is moved. In this process, the engine moves its texts.
             let ended = if moves { None } else { Some((loaded.attached.take(), loaded.engine.take())) };
             let model = loaded.model.clone();

@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// Makes the ladder of a model. Its fastest rung is planned with probes. The others are planned by the estimate if
-    /// the estimate knows the model's memory and nothing is loaded beside the model; otherwise with probes.
+    /// the estimate knows the model's memory and nothing is loaded beside the model; otherwise with probes, and then there are fewer rungs.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let request = for_one_of_several(&spec.request);
         let alone = self.probed(spec, &request, machine)?;
@@ -74,7 +74,7 @@ impl Shared {
         let hits = self.builder(spec, &request, machine).expert_hits(machine, profile.file_bytes);
         let mut failed = None;
         let mut first = Some(alone);
-        let ladder = Ladder::new(machine, &request, |request, machine| {
+        let planned = |request: &Request, machine: &Machine| {
             if let Some(alone) = first.take() {
                 return Ok(alone);
             }
@@ -91,7 +91,11 @@ impl Shared {
                     plan::Error::Unknown { model: spec.name.clone(), reason: words }
                 }
             })
-        });
+        };
+        let ladder = match is_estimated {
+            true => Ladder::new(machine, &request, planned),
+            false => Ladder::by_probes(machine, &request, planned),
+        };
         match (ladder, failed) {
             (Ok(ladder), _) => Ok(ladder),
             (Err(_), Some(error)) => Err(error),

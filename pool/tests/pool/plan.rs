@@ -231,6 +231,110 @@ fn two_models_that_fit_beside_each_other_with_fewer_texts_at_once_are_both_loade
     assert!(plan.models.iter().find(|model| model.name == "14b").unwrap().plan.context.n_seq_max >= all, "{plan}");
 }
 
+/// A pool of one model for eight texts at once, which is kept, and loaded for fewer of them beside another program, which has ended.
+fn loaded_for_fewer() -> PoolState {
+    let mut state = PoolState::new(desktop());
+    state.models = vec![for_eight("8b", &desktop())];
+    let ladder = &state.models[0].ladder;
+    let fewer = ladder.rungs().iter().find(|rung| rung.plan.full_offload && rung.sequences() == 1).cloned();
+    (state.models[0].loaded, state.models[0].keep) = (fewer, true);
+    (state.models[0].load_time, state.models[0].loads) = (Some(Duration::from_secs(1)), 2);
+    state
+}
+
+#[test]
+fn a_model_for_fewer_texts_is_loaded_for_more_if_the_expected_requests_gain_by_it() {
+    let mut state = loaded_for_fewer();
+    let few = decide(&state, None).unwrap();
+    assert_eq!(few.steps, [], "{few}");
+    // So many come that they would wait for each other.
+    for second in 0..200 {
+        state.now = Duration::from_secs(second);
+        state.models[0].demand.count_request(state.now, false);
+    }
+    let plan = decide(&state, None).unwrap();
+    assert_eq!(names(&plan.steps), ["grow 8b"], "{plan}");
+    carry_out(&mut state, &plan);
+    assert!(state.models[0].loaded.as_ref().unwrap().sequences() > 1, "{plan}");
+}
+
+#[test]
+fn without_a_need_no_running_text_is_waited_for() {
+    let mut state = loaded_for_fewer();
+    for second in 0..200 {
+        state.now = Duration::from_secs(second);
+        state.models[0].demand.count_request(state.now, false);
+    }
+    (state.models[0].texts, state.models[0].ends_in) = (1, Duration::from_secs(1));
+    let plan = decide(&state, None).unwrap();
+    assert_eq!(plan.steps, [], "{plan}");
+    // A model that moves in the middle of its text need not wait.
+    state.models[0].moves = true;
+    let plan = decide(&state, None).unwrap();
+    assert_eq!(names(&plan.steps), ["grow 8b"], "{plan}");
+}
+
+#[test]
+fn a_model_whose_handles_are_in_use_keeps_its_number_of_texts_at_once() {
+    let mut state = PoolState::new(desktop());
+    state.models = vec![for_eight("14b", &desktop())];
+    let plan = decide(&state, Some("14b")).unwrap();
+    carry_out(&mut state, &plan);
+    assert_eq!(state.models[0].loaded.as_ref().unwrap().sequences(), 8);
+    // One handle may have eight texts. Another program takes memory.
+    (state.models[0].texts, state.models[0].moves, state.models[0].keep) = (1, true, true);
+    state.machine.gpus[0].free = gib(13);
+    assert!(!is_within(&state));
+    let plan = decide(&state, None).unwrap();
+    assert_eq!(plan.model("14b").unwrap().plan.context.n_seq_max, 8, "{plan}");
+    // If none is in use, fewer texts are faster than fewer layers.
+    state.models[0].texts = 0;
+    let plan = decide(&state, None).unwrap();
+    assert!(plan.model("14b").unwrap().plan.context.n_seq_max < 8, "{plan}");
+}
+
+#[test]
+fn what_is_loaded_for_many_texts_is_not_moved_to_fewer_in_advance() {
+    // The large model fits whole on this card for a few texts only.
+    let machine = machine(&["RTX 3060 12GB"], "Core i5-12400", 64);
+    let mut state = PoolState::new(machine.clone());
+    state.models = ["14b", "1b"].map(|name| for_eight(name, &machine)).to_vec();
+    state.limits.anticipate = true;
+    let rungs = state.models[0].ladder.rungs();
+    assert!(rungs[0].sequences() < 8, "{}", rungs[0].sequences());
+    let of_eight = rungs.iter().find(|rung| rung.sequences() == 8).cloned();
+    (state.models[0].loaded, state.models[0].keep) = (of_eight, true);
+    for turn in 0..10 {
+        for (index, at) in [(0, 60 * turn), (1, 60 * turn + 30)] {
+            let at = Duration::from_secs(at);
+            state.models[index].demand.count_request(at, true);
+            let name = state.models[index].name.clone();
+            state.succession.wanted(&name, at);
+        }
+    }
+    for model in &mut state.models {
+        (model.load_time, model.loads) = (Some(Duration::from_secs(1)), 2);
+    }
+    state.now = Duration::from_secs(571);
+    let plan = anticipate(&state);
+    assert!(plan.as_ref().is_none_or(|plan| plan.model("14b").unwrap().plan.context.n_seq_max == 8), "{plan:?}");
+}
+
+/// Nothing that is kept may leave, and no combination of its many placements fits.
+#[test]
+fn a_search_without_any_arrangement_that_fits_ends() {
+    let mut machine = machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64);
+    let mut state = PoolState::new(machine.clone());
+    state.models = ["1b", "3b", "8b", "14b", "30b-a3b"].map(|name| for_eight(name, &machine)).to_vec();
+    for model in &mut state.models {
+        (model.keep, model.loaded) = (true, model.ladder.rungs().first().cloned());
+    }
+    machine.host.available = gib(20);
+    state.machine = machine;
+    let error = decide(&state, None);
+    assert!(matches!(error, Err(Error::NoRoom { .. })), "{error:?}");
+}
+
 #[test]
 fn a_model_that_was_placed_beside_a_busy_one_does_not_stay_slow() {
     let mut state = pool(&desktop(), &["32b", "14b"], CTX);

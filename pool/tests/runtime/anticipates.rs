@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use autoplace::plan::GpuLayers;
-use autoplace_pool::{Pool, Residence};
+use autoplace_pool::{Limits, Pool, Residence};
 use libtest_mimic::Failed;
 
 use crate::state;
@@ -27,6 +27,8 @@ fn alternating(card: &Card) -> Result<Pool, Failed> {
     });
     // Neither is placed smaller beside the other.
     let whole = |name| spec(name).request(request().n_gpu_layers(GpuLayers::All));
+    // The default limit depends on how long loads take on this machine.
+    let pool = pool.limits(Limits::default().reloads_per_minute(1000));
     let pool = pool.model(whole("a")).model(whole("b")).start()?;
     alternate(&pool)?;
     Ok(pool)
