@@ -132,7 +132,7 @@ impl Completion {
         &self.unenforced
     }
 
-    /// Optional parts of the request that were left out, each with its place: "tools[2]: tools of type
+    /// Optional parts of the request that were left out, each with its place: "`tools[2]`: tools of type
     /// `web_search_20250305` are not supported".
     pub fn left_out(&self) -> &[String] {
         &self.left_out
