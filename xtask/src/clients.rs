@@ -115,8 +115,8 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
         test.env(MODEL, model);
     }
     let outcome = run(&mut test);
-    // The table also lists failures. But a program that fails before its first report has no line, and with `--only` its
-    // old line would stay.
+    // The table also lists failures. But a program that fails before its first report has no line, and with `--only`
+    // its old line would stay.
     if arguments.write
         && (arguments.only.is_empty() || outcome.is_ok())
         && let Ok(report) = fs::read_to_string(&report)

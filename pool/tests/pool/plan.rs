@@ -231,7 +231,8 @@ fn two_models_that_fit_beside_each_other_with_fewer_texts_at_once_are_both_loade
     assert!(plan.models.iter().find(|model| model.name == "14b").unwrap().plan.context.n_seq_max >= all, "{plan}");
 }
 
-/// A pool of one model for eight texts at once, which is kept, and loaded for fewer of them beside another program, which has ended.
+/// A pool of one kept model for eight texts at once. It was loaded for one text beside another program, which has
+/// ended.
 fn loaded_for_fewer() -> PoolState {
     let mut state = PoolState::new(desktop());
     state.models = vec![for_eight("8b", &desktop())];
