@@ -271,7 +271,7 @@ mod tests {
         let ladder =
             Ladder::by_probes(&machine, &request, |request, machine| planned(&mut by_probes, request, machine))
                 .unwrap();
-        // Alone; for all texts whole, in seven shares and on the host; for half of them whole, in three and on the host.
+        // Alone; then all texts: whole, in seven shares, on the host; then fewer: whole, in three shares, on the host.
         assert_eq!((by_estimate, by_probes), (1 + 9 + 3 * 5, 1 + 9 + 5));
         let mut texts: Vec<u32> = ladder.rungs().iter().map(Rung::sequences).collect();
         texts.sort_unstable();

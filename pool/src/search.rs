@@ -261,7 +261,7 @@ impl<'s> Prices<'s> {
         if !waits && model.texts > 0 && other.sequences() < now.sequences() {
             return None;
         }
-        // The wait may last longer than predicted, and models that are unloaded before it would be unloaded for nothing.
+        // The wait may last longer than predicted. Models that are unloaded before it would be unloaded for nothing.
         if waits && self.patience > 1.0 {
             return None;
         }

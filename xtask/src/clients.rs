@@ -95,6 +95,8 @@ impl<'a> Arguments<'a> {
 /// Runs all clients, with a model or with the demo model. They need some hundred packages, so the CI does not run them.
 pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let arguments = Arguments::read(arguments)?;
+    let unknown = unknown_names(&arguments.only);
+    ensure!(unknown.is_empty(), "no program has the name {}", unknown.join(" or "));
     let is_wanted = |program: &Path| arguments.is_wanted(program);
     let mut programs = programs_in_python(workspace, &FEW, CONTEXT, &is_wanted)?;
     programs.extend(programs_in_python(workspace, &OTHERS, CONTEXT, &is_wanted)?);
@@ -103,7 +105,6 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
     let packages = if coders.is_empty() { PathBuf::new() } else { packages_of_npm(workspace, "js-coders")? };
     let packages = packages.join("node_modules");
     programs.extend(coders);
-    ensure!(!programs.is_empty(), "no program has one of the names {:?}", arguments.only);
     let report = workspace.target.join("clients.jsonl");
     let _ = fs::remove_file(&report);
     let mut test = workspace.cargo(&["test", "--package=autoplace-cli", "--test=program"]);
@@ -114,8 +115,10 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
         test.env(MODEL, model);
     }
     let outcome = run(&mut test);
-    // The table also lists failures.
+    // The table also lists failures. But a program that fails before its first report has no line, and with `--only`
+    // its old line would stay.
     if arguments.write
+        && (arguments.only.is_empty() || outcome.is_ok())
         && let Ok(report) = fs::read_to_string(&report)
     {
         let document = workspace.root.join(DOCUMENT);
@@ -126,6 +129,16 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
         document::replace(&document, MARKS, &table(&rows))?;
     }
     outcome
+}
+
+/// The names of this list that no program has, neither alone nor with its language.
+fn unknown_names<'a>(only: &[&'a str]) -> Vec<&'a str> {
+    let of_python = FEW.iter().chain(&OTHERS).chain([&CODERS]).flat_map(|(_, names)| names.iter().copied());
+    let of_python = of_python.map(|name| (name, "py"));
+    let programs: Vec<(&str, &str)> = of_python.chain(OF_JAVASCRIPT.map(|name| (name, "mjs"))).collect();
+    let is_known =
+        |only: &str| programs.iter().any(|(name, language)| only == *name || only == format!("{name}.{language}"));
+    only.iter().copied().filter(|only| !is_known(only)).collect()
 }
 
 /// Installs the npm packages of a list. Returns the folder with the packages.
@@ -305,5 +318,6 @@ mod tests {
         assert_eq!(wanted, [true, false, true]);
         assert!(Arguments::default().is_wanted(Path::new("use_llm.py")));
         assert!(Arguments::read(&["--only".to_owned()]).is_err());
+        assert_eq!(unknown_names(&["aider", "openai.mjs", "typo", "aider.mjs"]), ["typo", "aider.mjs"]);
     }
 }

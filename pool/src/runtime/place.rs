@@ -59,7 +59,8 @@ impl Shared {
     }
 
     /// Makes the ladder of a model. Its fastest rung is planned with probes. The others are planned by the estimate if
-    /// the estimate knows the model's memory and nothing is loaded beside the model; otherwise with probes, and then there are fewer rungs.
+    /// the estimate knows the model's memory and nothing is loaded beside the model. Otherwise they are planned with
+    /// probes, and there are fewer of them.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let request = for_one_of_several(&spec.request);
         let alone = self.probed(spec, &request, machine)?;
