@@ -161,7 +161,7 @@ impl Flags {
         self.said.get(name).map(String::as_str)
     }
 
-    /// Puts these flags into a request, which otherwise is `asked`. As in llama.cpp, only whole layers are placed. The
+    /// The request `asked` with these flags set. As in llama.cpp, only whole layers are placed. The
     /// model has `all` layers. The error contains the setting whose value is missing or invalid.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);

@@ -167,7 +167,7 @@ impl Prompt {
         Some(Self { parts, begin: self.begin })
     }
 
-    /// The error for a number that the worker does not know.
+    /// The error if a prompt has a picture or sound by a number that the worker does not know.
     pub(crate) fn unknown_number() -> Error {
         let reason = "a prompt refers to a picture that was not sent".to_owned();
         worker::Error::Protocol { doing: "generating", reason }.into()

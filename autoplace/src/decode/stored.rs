@@ -187,7 +187,7 @@ impl Stored {
         self.of.store.paused(std::mem::take(&mut self.since_step));
     }
 
-    /// Whether a running text that waits for its next token can wait for another part.
+    /// Whether there is time to store another part before a running text must get its next token.
     pub(crate) fn has_time(&self) -> bool {
         self.since_step < TIME_BETWEEN_STEPS
     }

@@ -85,7 +85,7 @@ impl Embedder {
         self.compute(None, texts, self.options)
     }
 
-    /// Like [`embed`](Self::embed), but truncates texts that are too long in this call.
+    /// Like [`embed`](Self::embed), but this call truncates texts that are too long.
     ///
     /// # Errors
     ///

@@ -607,7 +607,7 @@ impl ModelBuilder {
         }
     }
 
-    /// The options, with a hub's name resolved to a file, and with the request of a saved plan.
+    /// The options to load with: a model's name on a hub is resolved to a file, and a saved plan's request is used.
     fn options(&self) -> Result<LoadOptions, Error> {
         let mut options = self.options.clone();
         let is_late = |plan: &Plan| {

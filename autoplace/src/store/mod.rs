@@ -149,7 +149,7 @@ impl PromptStore {
         copied.time += took;
     }
 
-    /// Records that a running text has waited so long for the copying.
+    /// Records that a running text has waited for the copying for `time`.
     pub(crate) fn paused(&self, time: Duration) {
         let mut copied = lock(&self.inner.copied);
         copied.longest_pause = copied.longest_pause.max(time);

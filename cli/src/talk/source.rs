@@ -116,7 +116,7 @@ impl SourceArgs {
         Ok(projector.map(|projector| Files { model, projector: Some(projector) }))
     }
 
-    /// The file that is best for a model's name, and the file's header. If a projector is to come from the same
+    /// The best of the files that a model's name on a hub can mean, and its header. If a projector is to come from the same
     /// repository, also the projectors there.
     fn picked(
         &self,

@@ -26,7 +26,7 @@ impl FlatJpeg<'_> {
         frame.push(count);
         frame.extend((1..=count).flat_map(|id| [id, 0x11, 0]));
         segment(&mut file, if self.is_progressive { 0xc2 } else { 0xc0 }, &frame);
-        // The code of a category is the category, in 4 bits.
+        // The Huffman code of each category is the category's number, in 4 bits.
         segment(&mut file, 0xc4, &[&[0x00, 0, 0, 0, 12], [0; 12].as_slice(), &(0..12).collect::<Vec<u8>>()].concat());
         // The end of a block is one bit.
         segment(&mut file, 0xc4, &[&[0x10, 1], [0; 15].as_slice(), &[0]].concat());

@@ -2,7 +2,8 @@
 //!
 //! A piece of rows has the tokens of one block, and the piece before it as its parent, so two texts share their pieces
 //! up to the block in which they part. The last piece of a text may be shorter than a block; a longer piece with the
-//! same beginning replaces it. A rest hangs on the piece of its last token.
+//! same beginning replaces it. A rest is the part of a state that belongs to all tokens together. Its parent is the
+//! piece with the last of these tokens.
 
 mod evict;
 mod find;

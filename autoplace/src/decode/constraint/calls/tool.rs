@@ -1,4 +1,4 @@
-//! A tool whose calls a grammar writes.
+//! A tool, with the data for the grammar of its calls.
 
 use serde_json::{Value, json};
 
