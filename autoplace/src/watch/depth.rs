@@ -18,8 +18,9 @@ pub struct DepthCost {
 }
 
 impl DepthCost {
-    /// The curve of cost by depth through these points. Each point is a depth and its cost; their order does not matter. The cost is linear between two points
-    /// and constant beyond the last. Points without a positive cost are ignored.
+    /// The curve of cost by depth through these points. Each point is a depth and its cost; their order does not
+    /// matter. The cost is linear between two points and constant beyond the last. Points without a positive cost are
+    /// ignored.
     pub fn new(points: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let usable = |point: &(u32, f64)| point.1.is_finite() && point.1 > 0.0;
         let mut points: Vec<_> = points.into_iter().filter(usable).collect();

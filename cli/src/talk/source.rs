@@ -116,8 +116,8 @@ impl SourceArgs {
         Ok(projector.map(|projector| Files { model, projector: Some(projector) }))
     }
 
-    /// The best of the files that a model's name on a hub can mean, and its header. If a projector is to come from the same
-    /// repository, also the projectors there.
+    /// The best of the files that a model's name on a hub can mean, and its header. If a projector is to come from the
+    /// same repository, also the projectors there.
     fn picked(
         &self,
         name: &Name,

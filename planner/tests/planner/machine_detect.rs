@@ -8,8 +8,8 @@ use autoplace_planner::plan::{GpuLayers, Request};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use test_support::table::{parts, rows};
 
-/// The machine that is detected if NVIDIA's driver answers as in `script` and llama.cpp has these devices. Without a script
-/// there is no driver, and without devices there is no llama.cpp.
+/// The machine that is detected if NVIDIA's driver answers as in `script` and llama.cpp has these devices. Without a
+/// script there is no driver, and without devices there is no llama.cpp.
 fn detected(detector: Detector, script: &str, devices: &'static str) -> Machine {
     let nvml = (!script.is_empty()).then(|| ScriptedNvml::new(script));
     let detector = match &nvml {
