@@ -39,7 +39,7 @@ pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Resul
             Id::Name(name) => {
                 // A name from anybody may be as long as a request.
                 let shown: String = name.chars().take(MAX_SHOWN).collect();
-                (adapters.iter().find(|it| it.name == *name), format!("`{shown}`"))
+                (adapters.iter().find(|adapter| adapter.name == *name), format!("`{shown}`"))
             }
         };
         let unknown = || {

@@ -77,7 +77,7 @@ pub(crate) fn cheapest_of(state: &PoolState, choices: Vec<Vec<Choice>>, first: &
         let held = state.models[option.model].loaded.as_ref().map_or(0, |rung| rung.held.total());
         (!first.contains(&option.model), std::cmp::Reverse(held), option.model)
     });
-    let cheapest = |options: &Options| options.choices.iter().map(|it| it.price).fold(f64::INFINITY, f64::min);
+    let cheapest = |options: &Options| options.choices.iter().map(|choice| choice.price).fold(f64::INFINITY, f64::min);
     let least: Vec<f64> = options.iter().map(cheapest).collect();
     let mut to_go = vec![0.0; options.len() + 1];
     for index in (0..options.len()).rev() {

@@ -86,7 +86,7 @@ impl<'a> Arguments<'a> {
     /// Whether the program is to run, that is, whether its name, or its name with its language (`openai.mjs`), is in
     /// the list of `--only`.
     fn is_wanted(&self, program: &Path) -> bool {
-        let name = |part: Option<&std::ffi::OsStr>| part.map(|it| it.to_string_lossy().replacen("use_", "", 1));
+        let name = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().replacen("use_", "", 1));
         let names = [name(program.file_stem()), name(program.file_name())];
         self.only.is_empty() || names.iter().flatten().any(|name| self.only.contains(&name.as_str()))
     }
@@ -250,7 +250,8 @@ fn rows(report: &str) -> Result<Rows> {
 
 /// Adds the lines of the document's table for clients that were not run.
 fn keep_others(rows: &mut Rows, document: &str) {
-    let table = document.split_once(MARKS[0]).and_then(|(_, rest)| rest.split_once(MARKS[1])).map_or("", |it| it.0);
+    let table =
+        document.split_once(MARKS[0]).and_then(|(_, rest)| rest.split_once(MARKS[1])).map_or("", |(table, _)| table);
     for line in table.lines().skip(2) {
         if let [_, client, _, surface, ..] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] {
             rows.entry((client.to_owned(), surface.to_owned())).or_insert_with(|| line.to_owned());

@@ -248,7 +248,7 @@ impl Stored {
     }
 
     /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
-    /// the pieces, the sequence stays empty, the store forgets the pieces, and the result is `None`.
+    /// the pieces, the sequence stays empty, the store forgets those of no other text, and the result is `None`.
     pub(crate) fn restore(
         &mut self,
         context: &mut Context,

@@ -242,7 +242,7 @@ impl PromptStore {
         Some(brought)
     }
 
-    /// Forgets a beginning that a context has refused.
+    /// Forgets the pieces of a beginning that a context has refused, but for pieces that other texts have too.
     pub(crate) fn forget(&self, found: &Found) {
         let Shared { tree, folder } = self.shared();
         lock(tree).refused(found, folder.as_ref());

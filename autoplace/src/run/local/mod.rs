@@ -255,7 +255,7 @@ impl LocalSession {
 
     /// Whether a running text waits for its next token, and not for its first token.
     fn is_awaited(&self) -> bool {
-        self.sequences.iter().any(|it| it.statistics.first_token_latency.is_some())
+        self.sequences.iter().any(|sequence| sequence.statistics.first_token_latency.is_some())
     }
 
     /// Stores the sequence that the next text would displace, or as much of it as the running texts can wait for.
