@@ -100,7 +100,7 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         .requests(requests.min(MAX_REQUESTS))
         .page(pool_page::html);
     let server = args.access(server, key)?;
-    let ended = until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop));
+    let ended = until_stopped(listener, &stop, |listener, stop| server.serve(listener, stop));
     // This drops the last handle of the pool, and so the models are unloaded.
     drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());
     ended

@@ -9,8 +9,8 @@ use crate::load::{Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::latch::Settings;
 use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
+use crate::watch::settings::Settings;
 
 const NEEDED: u64 = mib(100);
 const HOT: [ThrottleReason; 1] = [ThrottleReason::Heat];
