@@ -17,8 +17,8 @@ const REPOSITORY: &str = "myproject\n";
 const FILE: &str = "filename\n";
 /// The mark that llama-server puts between files if the vocabulary has no token for that.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
-/// The beginning of the prefix may be cut off. The cut is at a multiple of the room divided by this number. So while
-/// the text before the cursor grows, most prompts begin with the same tokens, and the cache already contains these.
+/// The beginning of the prefix may be cut off, in steps: each step is the room for the prefix divided by this number.
+/// So while the text before the cursor grows, most prompts begin with the same tokens, which the cache already has.
 const CUTS: usize = 8;
 
 /// The tokens before the three parts of the prompt.

@@ -326,7 +326,8 @@ impl Drop for Kept {
     }
 }
 
-/// The body of an answer. It must be dropped before the handle of its model.
+/// The body of an answer, and what it keeps alive. Fields are dropped in their order: the body must be dropped before
+/// the handle of its model.
 struct Answer {
     body: HttpBody,
     _kept: Kept,

@@ -287,8 +287,8 @@ impl Rate {
             basis,
             seconds_per_layer,
             routing: GPU_ROUTING,
-            // These kernels take as long to launch as the kernels of other layers, so their time scales with a layer's
-            // fixed time.
+            // The kernels of a recurrent state take as long to launch as other kernels, so their time scales with a
+            // layer's fixed time.
             recurrence: GPU_RECURRENCE * seconds_per_layer / GPU_LAYER,
             flops: prompt_flops_of(gpu, bytes_per_second),
             activations: Some(bytes_per_second / BYTES_PER_OUTPUT),
