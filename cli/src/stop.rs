@@ -1,5 +1,5 @@
-//! Ctrl-C: the first one ends the computation that is running. The next one ends the program, and so does one while
-//! nothing is being computed.
+//! Ctrl-C: the first one ends the computation that is running. The next one ends the program. If nothing is being
+//! computed, the first one does.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -13,7 +13,7 @@ use crate::NameError;
 /// Addresses are shown without their query, because the query may be a signature. No message contains the user's token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields' names say what they are in the message.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The text is not the name of a model.
     #[error(transparent)]

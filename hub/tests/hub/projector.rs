@@ -12,7 +12,7 @@ use test_support::hub_server::Content;
 use test_support::synthetic::mmproj;
 use test_support::synthetic::shapes::{LLAMA_8B, Shape, TINY};
 
-/// LLaVA's encoder, and 12 billion more weights of this type. With F16 it has 22 GiB, and with Q8_0 12 GiB.
+/// LLaVA's encoder, and 12 billion more weights of this type. With F16 the file has 23 GiB, and with Q8_0 13 GiB.
 fn projector(label: &str, kind: T) -> PlannedFile {
     let more = |file: Builder, il: u32| file.tensor(&format!("more.{il}.weight"), kind, &[4096, 25_000]);
     let file = (0..120).fold(mmproj::named("LLaVA 1.5"), more);

@@ -11,7 +11,7 @@
 //! | `AUTOPLACE_REAL_MODELS` | model files, separated as in `PATH`; without it nothing is checked |
 //! | `AUTOPLACE_REAL_TOOLS` | the folder with llama.cpp's own programs |
 //! | `AUTOPLACE_REAL_PYTHON` | a Python that has transformers |
-//! | `AUTOPLACE_REAL_GRAMMARS` | llama.cpp's folder `grammars`; without it no text is held to them |
+//! | `AUTOPLACE_REAL_GRAMMARS` | llama.cpp's folder `grammars`; without it, no text is checked against grammars |
 //! | `AUTOPLACE_REAL_CHECKS` | names of checks, separated by spaces; without it all run |
 //! | `AUTOPLACE_REAL_REPORT` | a file that the table is written to |
 

@@ -266,7 +266,7 @@ fn is_death(error: &ApiError) -> bool {
     error.code == Some(WORKER_DIED)
 }
 
-/// The routes that serve a loaded model. The pool drops it before it unloads the model.
+/// The routes that serve a loaded model. The pool drops this value before it unloads the model.
 struct ServedModel {
     routes: Router,
     totals: Option<Arc<Totals>>,

@@ -109,7 +109,8 @@ const CORE_FLOPS: f64 = 80e9;
 /// at once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
-/// How many times as much the matrix size counts as the number of tokens, when the nearest measured figure is chosen.
+/// The weight of the matrix size, as a multiple of the weight of the number of tokens, when the nearest measured figure
+/// is chosen.
 const SIZE_BEFORE_TOKENS: f64 = 4.0;
 
 /// The source of a device's rates, the most reliable first.
