@@ -23,7 +23,7 @@ pub enum Error {
     #[error("{variable}: {problem}")]
     Environment { variable: &'static str, problem: String },
 
-    /// It is not in the cache, and in offline mode no request goes to the hub.
+    /// The file or repository is not in the cache, and in offline mode no request goes to the hub.
     #[error("{what} is not in the cache {cache}, and the hub is not asked: it is offline, by HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE or Hub::offline", cache = cache.display())]
     Offline { what: String, cache: PathBuf },
 

@@ -286,7 +286,7 @@ impl Part {
         Ok(())
     }
 
-    /// Copies the bytes to a new file, which does have a name.
+    /// Copies the bytes of a part file that was removed to a new part file.
     fn copied(mut self, folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let mut copy = Self::alone(folder, of)?;
         self.file.rewind().map_err(io_error("read", &self.path))?;

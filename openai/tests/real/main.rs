@@ -2,9 +2,9 @@
 //! perplexity, forced calls, schemas, speed, and predicted speed.
 //!
 //! In: model files, and llama.cpp's own programs from the same source, which `cargo xtask real` fetches and compiles.
-//! Out: a table, and a failure if a column differs. Without these programs (the step `real` of `cargo xtask test`),
-//! fewer texts are generated. They are compared with libllama's own API, and renderings are compared with recorded
-//! ones.
+//! Out: a table, and a failure if any comparison finds a difference. Without these programs (the step `real` of `cargo
+//! xtask test`), fewer texts are generated. They are compared with libllama's own API, and renderings are compared with
+//! recorded ones.
 //!
 //! | variable | |
 //! |---|---|
