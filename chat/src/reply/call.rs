@@ -124,7 +124,7 @@ impl Body {
             Self::Named(head) => head.call(text, tools).map(|call| vec![call]),
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
-            // If a prompt asks for that, LFM2 writes JSON at this place.
+            // LFM2 writes JSON at this place if a prompt asks for JSON.
             Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => json::calls(text),
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),
