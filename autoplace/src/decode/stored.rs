@@ -80,7 +80,8 @@ pub(crate) struct Stored {
     free: Option<(Instant, u64)>,
     /// Time of copying since the last step.
     since_step: Duration,
-    /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
+    /// Set if the last attempt to store ended with [`Progress::Later`]: how many pieces waited for the folder's thread
+    /// then.
     later_at: Option<usize>,
     /// The idle sequence that is only partly stored.
     reading: Option<Reading>,

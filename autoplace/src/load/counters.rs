@@ -103,7 +103,7 @@ impl GenerationCounters {
         *lock(&self.follower) = Some(Follower::new(threads));
     }
 
-    /// Starts over with other threads if the processors that this process may use have changed.
+    /// If the processors that this process may use have changed, replaces the pacer by one for the new threads.
     pub(crate) fn follow_processors(&self) {
         let threads = lock(&self.follower).as_mut().and_then(|follower| follower.look(Instant::now()));
         if let Some(threads) = threads {

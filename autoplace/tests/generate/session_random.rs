@@ -1,5 +1,5 @@
-//! Texts begin and end in any order. Each text is the same as with a model that was just loaded and gets the same
-//! tokens.
+//! Texts begin and end in any order. Up to rounding, each token is the one that a model which was just loaded would
+//! choose after the same tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

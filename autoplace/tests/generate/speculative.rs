@@ -1,5 +1,6 @@
-//! Drafts change no text, and follow the text through all changes. A model drafts, or a block for multi-token
-//! prediction. The models are small. Their weights are random, or such that every draft token is accepted.
+//! Drafts change no text, and go on after a re-placement, in a worker, and for prompts that are computed in pieces. A
+//! model drafts, or a block for multi-token prediction. The models are small. Their weights are random, or such that
+//! every draft token is accepted.
 
 use std::path::{Path, PathBuf};
 

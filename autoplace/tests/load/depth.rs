@@ -122,7 +122,7 @@ fn a_long_prompt_begins_in_the_deep_placement() {
     assert!(!stays.generate(&*prompt).temp(0.0).max_tokens(8).text().unwrap().is_empty() && !text.is_empty());
 }
 
-/// A sentinel makes such a request if there is not enough memory.
+/// A sentinel requests a re-placement if there is not enough memory.
 #[test]
 fn a_requested_re_placement_goes_before_a_move_that_is_due() {
     own_process!();

@@ -125,7 +125,7 @@ impl Running {
         let read = self.sources.read(source::files_here).and_then(|models| {
             let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
             let count = models.len();
-            // The templates are set first, because the pool may load a model as soon as it knows it.
+            // The templates are set first, because the pool may load a model as soon as it knows the model.
             let before = self.templates.set(&models);
             self.pool.set_models(models, limits).inspect_err(|_| self.templates.put_back(before))?;
             Ok(count)

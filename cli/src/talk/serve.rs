@@ -116,7 +116,7 @@ pub(crate) struct ServeArgs {
     /// Runs each model in its own process, which is replaced if it dies
     #[arg(long)]
     isolated: bool,
-    /// Seconds without a sign of life after which such a process is replaced
+    /// Seconds without a sign of life after which a model's process is replaced
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(1..=86_400))]
     silent: u64,
     /// Seconds for a client to send a request's head, then its body; and for answers to end after Ctrl-C

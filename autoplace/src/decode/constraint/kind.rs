@@ -187,7 +187,7 @@ impl Constraint {
         if gbnf::is_gbnf(&grammar) { Self::gbnf(grammar) } else { Self::lark(grammar) }
     }
 
-    /// The error for this constraint, of which this part cannot be enforced.
+    /// The error for a part of this constraint that cannot be enforced.
     pub(super) fn refused(&self, unenforced: Unenforced) -> Error {
         let Unenforced { place, reason } = unenforced;
         Error::Constraint { constraint: self.name().to_owned(), place, reason }

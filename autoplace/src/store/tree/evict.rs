@@ -30,7 +30,8 @@ impl Excess {
         Self { limit, ahead: 0 }
     }
 
-    /// Whether one more piece is to go where this many bytes are needed.
+    /// Whether one more piece is to be evicted if the remaining pieces and the new one have this many bytes together.
+    /// Below the limit, a few more are ([`AHEAD`]).
     fn is_left(&mut self, bytes: u64) -> bool {
         if bytes > self.limit {
             return true;

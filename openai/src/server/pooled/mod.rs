@@ -33,7 +33,7 @@ type MakeApi = Arc<dyn Fn(&ModelHandle, Api) -> Result<Api, ApiError> + Send + S
 type MakeEmbedder = Arc<dyn Fn(Embedder) -> Embedder + Send + Sync>;
 type MakePage = Arc<dyn Fn(&Pool) -> String + Send + Sync>;
 
-/// The models of a pool, as what a [`Server`] serves.
+/// What a [`Server`] for a pool serves: the pool's models.
 pub struct ManyModels {
     pool: Pool,
     engine: MakeEngine,
