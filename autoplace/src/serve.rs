@@ -76,7 +76,7 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::
     let listening = Arc::clone(&control);
     thread::Builder::new().name("autoplace-requests".into()).spawn(move || {
         listen(receiver, &listening, &tasks);
-        // This ends the queue, unless something is being computed.
+        // The main thread ends with the queue. If a computation is still running, `close` aborts it.
         drop(tasks);
         listening.close();
     })?;
@@ -253,7 +253,7 @@ struct State {
     aborted: u64,
     is_load_cancelled: bool,
     is_closed: bool,
-    /// Whether the application may be waiting for this process, and for which model.
+    /// Whether the application may be waiting for this process. The next field has the counters of the working model.
     is_working: bool,
     counters: Option<Arc<GenerationCounters>>,
 }

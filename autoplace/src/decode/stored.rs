@@ -15,7 +15,7 @@ use super::prefix::Prefix;
 use crate::load::{Checkpoint, Marks, ModelStore, Remembered, Scales};
 use crate::store::{Added, Brought, Found, Id, NewPiece, Text, block_tokens, smoothed};
 
-/// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
+/// Minimum number of tokens by which a restored beginning exceeds the beginning that the context holds.
 pub(crate) const WORTH_RESTORING: usize = 16;
 
 /// One mebibyte; 1 KiB in the tests of this crate, whose models have small states.
@@ -44,8 +44,8 @@ const PIECES_AT_ONCE: usize = 64;
 /// cell, which takes one or two milliseconds.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
-/// How long a measured number of free bytes of the host counts, and the least number that does. A measurement reads
-/// some small files of the system, which takes half a millisecond.
+/// A measured number of the host's free bytes is used for this time, if it is at least `FREE_AT_LEAST`. A measurement
+/// reads some small files of the system, which takes half a millisecond.
 const FREE_FOR: Duration = Duration::from_millis(100);
 const FREE_AT_LEAST: u64 = 256 << 20;
 

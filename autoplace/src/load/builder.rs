@@ -215,8 +215,8 @@ impl ModelBuilder {
     }
 
     /// Sets whether the file is mapped or read. Default: mapped if every device supports it. If a mapped file is
-    /// truncated, the operating system ends the process that maps it. With [`isolation`](Self::isolation), this process
-    /// is a worker.
+    /// truncated, the operating system ends the process that maps it. With [`isolation`](Self::isolation), only a
+    /// worker maps the file.
     #[doc(alias = "use_mmap")]
     #[doc(alias = "no_mmap")]
     pub fn mmap(mut self, map: bool) -> Self {

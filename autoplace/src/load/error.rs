@@ -207,7 +207,8 @@ pub struct Attempt {
 pub struct AttemptFailure {
     /// The stage that failed.
     pub stage: Stage,
-    /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the buffer type.
+    /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the refused buffer type,
+    /// or `host`.
     pub device: Option<String>,
     /// Bytes of that GPU that the plan needs.
     pub needed: Option<u64>,

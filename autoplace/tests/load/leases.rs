@@ -29,7 +29,7 @@ pub(crate) struct Task {
     stops_while_loading: bool,
 }
 
-/// What a load has led to: the number of layers on the card, and a text.
+/// The outcome of a load: the number of layers on the card, and a text.
 type Outcome = (u32, String);
 
 impl Task {

@@ -67,7 +67,7 @@ fn each_alone(families: &[&str], compute: impl Fn(&str)) {
     }
 }
 
-/// Our text about a picture on the driver, beside llama.cpp's own loop with its projector there.
+/// Compares our text about a picture with llama.cpp's own loop. Both projectors are on the driver.
 fn is_the_same(family: &str) {
     let folder = tempfile::tempdir().unwrap();
     let files = files(family, folder.path());
@@ -96,7 +96,7 @@ fn the_text_about_a_picture_on_the_driver_is_llama_cpps_token_for_token() {
     each_alone(&["Small Gemma 3", "Small Qwen2.5-VL"], is_the_same);
 }
 
-/// Without Step3-VL: the software driver ends in every run while it computes its tiles of 1,296 patches, with a signal.
+/// Step3-VL is left out: in every run, a signal ends the software driver while it computes the tiles of 1,296 patches.
 #[test]
 #[ignore = "minutes"]
 fn the_text_about_a_picture_on_the_driver_is_llama_cpps_for_the_other_families() {

@@ -99,7 +99,7 @@ fn projectors_take_to_the_byte_what_was_planned_in_52_loads() {
     own_process!();
     let card = card(4 << 30);
     let mut loads = 0;
-    // All families but one: two are nearly the same.
+    // One family is left out, because it is nearly the same as another family.
     let families = ALL_FAMILIES.into_iter().filter(|family| *family != "Small Qwen2-VL");
     for family in families.chain(["Small Ultravox"]) {
         let folder = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn no_fleet_is_over_with_the_largest_picture() {
 #[ignore = "minutes"]
 fn no_fleet_of_three_hundred_is_over_with_the_largest_picture() {
     own_process!();
-    // After a failure, the next number goes on behind it.
+    // After a failure, the variable can be set to the number after the failed one.
     let from = std::env::var("AUTOPLACE_FLEETS").map_or(1000, |from| from.parse().unwrap());
     fleets(from..1300);
 }

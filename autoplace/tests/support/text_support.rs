@@ -254,8 +254,8 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
 /// The seed for texts of models with random weights.
 pub(crate) const SEED: u32 = 1;
 
-/// The text that llama.cpp itself generates with such a model after these tokens. The sampling is the same as for our
-/// texts. With it, one token is not repeated forever.
+/// The text that llama.cpp itself generates with a model of random weights after these tokens. The sampling is the same
+/// as for our texts, so that one token is not repeated forever.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let raw = Raw::with(native, plain((prompt.len() + n + 8) as u32, llama_sys::KvType::F32));

@@ -94,7 +94,7 @@ impl Constraint {
     }
 
     /// Lets objects of a JSON schema have properties that the schema does not name, unless `additionalProperties`
-    /// forbids them, as JSON Schema does. Other constraints ignore this.
+    /// forbids them. This is the rule of JSON Schema itself. Constraints without a schema ignore this setting.
     #[must_use]
     pub fn open_objects(mut self) -> Self {
         self.open();
