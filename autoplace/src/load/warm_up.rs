@@ -94,9 +94,8 @@ pub(super) fn warm_up(
 
 /// If GPUs compute, reserves compute buffers for more numbers of tokens than llama.cpp itself does. These are a half, a
 /// quarter and an eighth of a batch, each of these three numbers minus one, and the largest number of tokens that GPUs
-/// leave to the CPU. One is subtracted because a power of two is often also a width of the model. The graph for such a
-/// number of tokens can reuse memory that the graphs for other numbers cannot. With [`Verify::Full`], reserves buffers
-/// for all numbers.
+/// leave to the CPU. One is subtracted because a power of two is often also a width of the model; its graph can then
+/// reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves buffers for all numbers.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());

@@ -67,7 +67,7 @@ fn each_alone(families: &[&str], compute: impl Fn(&str)) {
     }
 }
 
-/// Compares our text about a picture with llama.cpp's own loop. Both projectors are on the driver.
+/// Our text about a picture on the driver, beside llama.cpp's own loop with its projector there.
 fn is_the_same(family: &str) {
     let folder = tempfile::tempdir().unwrap();
     let files = files(family, folder.path());
