@@ -133,8 +133,8 @@ macro_rules! questions {
                 self.underneath().lack()?.2
             }
 
-            /// If a model fits nowhere, the changes that would make it fit. For each change, a plan was made that
-            /// confirms it. The error message ends with the cheapest change. For a model that fits partly,
+            /// If a model fits nowhere, the changes that would make it fit. A plan has confirmed each change. The error
+            /// message ends with the cheapest change. For a model that fits partly,
             /// [`ModelBuilder::advice`](crate::ModelBuilder::advice) returns such changes.
             #[must_use]
             pub fn advice(&self) -> Option<&Advice> {

@@ -21,7 +21,7 @@ use crate::sync::lock;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
 
-/// If this process was started as a worker, makes it a worker. Otherwise returns at once.
+/// If this process was started as a worker, runs the worker. Otherwise returns at once.
 ///
 /// A program that loads models with [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable) must call
 /// this function in the first line of its `main`. Otherwise, no worker is started. A worker also runs the code of

@@ -48,7 +48,7 @@ pub(crate) struct Place {
     pub(crate) cached: usize,
     /// The cached tokens that came from the prompt store.
     pub(crate) restored: Restored,
-    /// The sequence of a running text with which this text shares the cells of these tokens.
+    /// The sequence of a running text with which this text shares the cells of its cached tokens.
     pub(crate) shares: Option<SeqId>,
     /// The positions at which the computation of the prompt is interrupted for checkpoints.
     pub(crate) stops: Stops,
@@ -64,7 +64,7 @@ impl Place {
 #[derive(Debug, Clone, Copy)]
 struct Donor {
     seq: SeqId,
-    /// The number of shared tokens to which the sequence's memory can return.
+    /// The number of shared tokens. The sequence's memory can return to the end of these tokens.
     shared: usize,
     /// Whether the sequence has no running text.
     is_idle: bool,

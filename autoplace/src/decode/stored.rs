@@ -30,14 +30,14 @@ const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 /// the same time for a token.
 const TIME_AT_ONCE: f64 = 4e-3;
 
-/// Time of copying between two steps after which no further part begins while a running text waits for its next token.
+/// After this time of copying between two steps, no further part begins while a running text waits for its next token.
 const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
 
 /// A smaller part counts as this number of bytes, because llama.cpp passes over all cells of the sequence for each
 /// part.
 const MIN_PART: usize = UNIT / 2;
 
-/// Maximum number of pieces of rows that are added between two steps; the limit for small rows.
+/// Maximum number of pieces of rows that are added between two steps. This limit takes effect if the rows are small.
 const PIECES_AT_ONCE: usize = 64;
 
 /// In a sequence of this many tokens, finding the rows is the whole work between two steps: llama.cpp reports each

@@ -568,8 +568,8 @@ impl ModelBuilder {
     }
 
     /// Changes that would put more of the model on GPUs, or make it fit at all: other types of keys and values, a
-    /// shorter context, programs to close, another quantisation, another card. For each change, a plan was made that
-    /// confirms it. If nothing fits, the error of [`plan`](Self::plan) or [`load`](Self::load) contains the same
+    /// shorter context, programs to close, another quantisation, another card. A plan has confirmed each change. If
+    /// nothing fits, the error of [`plan`](Self::plan) or [`load`](Self::load) contains the same
     /// [advice](Error::advice).
     ///
     /// ```no_run

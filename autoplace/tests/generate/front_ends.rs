@@ -31,8 +31,8 @@ struct Outcome {
     counts: [usize; 2],
 }
 
-/// Runs a text twice in a front end: once it is read as text, and once as tokens. Returns the error if the request is
-/// refused.
+/// Runs a text twice in a front end. The first time, it is read as text; the second time, it is read as tokens. In a
+/// session, the text runs only once, because its pieces have both. Returns the error if the request is refused.
 fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
