@@ -76,7 +76,7 @@ pub(crate) struct Stored {
     seconds_per_read: Option<f64>,
     /// Bytes that were copied since the store last counted them.
     copied_bytes: u64,
-    /// Free bytes of the host, less those that were copied since they were measured.
+    /// Free bytes of the host at the last measurement, less the bytes that were copied since then.
     free: Option<(Instant, u64)>,
     /// Time of copying since the last step.
     since_step: Duration,

@@ -1,5 +1,6 @@
 //! Measures how fast a file is read from its disk. The file is read as the pages of a mapped file are: through the page
-//! cache, with the system's own read-ahead. Before the measurement, its parts are removed from the page cache.
+//! cache, with the system's own read-ahead. Before the measurement, the parts to be read are removed from the page
+//! cache.
 
 use std::path::Path;
 

@@ -97,8 +97,8 @@ fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generat
 
 /// Whether the token is the one that a model which was just loaded would choose. A token that is equally likely, up to
 /// rounding, counts too. Fused attention on the CPU adds F16 values in half precision, in the order of the cells in the
-/// cache. If the cells of a text are in another order, both log-probabilities change by some hundredths. In the
-/// recorded cases, they change by up to 0.075.
+/// cache. If the cells of a text are in another order, the log-probabilities of both tokens change by some hundredths.
+/// In the recorded cases, they change by up to 0.075.
 fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
         return false;

@@ -38,7 +38,7 @@ impl Task {
         Self { card, total, leases, patience: None, stops_while_loading: false }
     }
 
-    /// A load that does not wait for other loads. In the other process, it stops when it begins.
+    /// A load in another process. It does not wait for other loads, and the process stops when the load begins.
     #[cfg(feature = "vulkan")]
     pub(crate) fn of_a_driver(folder: &Path) -> Self {
         let (leases, patience) = (Some(folder.join("leases")), Some(Duration::ZERO));

@@ -10,7 +10,7 @@ use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
 use test_support::{demo_path, meanwhile};
 
-/// The demo model on the host. Further, plans with which all of it or parts of it move onto a card, and back.
+/// The demo model on the host. Also plans that move all of the model, or parts of it, onto a card and back.
 fn on_host(request: &Request) -> (Model, Vec<Plan>) {
     let layers = [7, 5, 3, 1, 0];
     let plans = layers.map(|layers| plan(&demo_path(), request, layers));
@@ -177,7 +177,7 @@ fn a_cache_of_another_layout_is_computed_again_and_reported() {
             assert!(replaced.saved > 0);
             text.push_str(&stream.next().unwrap().unwrap());
         }
-        // Nothing of the other cache is used. So the text is the same as without a re-placement, except for rounding
+        // No state of the earlier cache is used. So the text is the same as without a re-placement, except for rounding
         // with batches of another shape.
         text.extend(stream.by_ref().map(Result::unwrap));
         assert_eq!(text, expected);
