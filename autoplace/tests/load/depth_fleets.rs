@@ -68,7 +68,8 @@ fn plan(path: &Path, request: &Request, layers: u32, on_host: u32) -> Result<Pla
     builder(path, &request).plan().map_err(|error| error.to_string())
 }
 
-/// Runs a text. Before each tenth piece of the text, other programs take another share of what the model leaves free.
+/// Runs a text. Before each tenth piece of the text, other programs take another share of the memory that the model
+/// leaves free.
 fn text(
     model: &Model,
     cards: &[SimGpu],

@@ -374,11 +374,11 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let saved = SavedPlan::new(planned.clone(), request, &header).unwrap();
     let following = || Model::builder(demo_path()).n_threads(1).machine(machine.clone()).follow(saved.clone());
-    // The memory is taken after the machine was read. So what is known about the machine is no longer true.
+    // The memory is taken after the machine was read. So the description of the machine is outdated.
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = following().load().unwrap_err();
     assert_matches!(error, Error::OutOfMemory { .. });
-    // If what is known about the machine is true, the plan is refused before the first attempt.
+    // If the description of the machine is up to date, the plan is refused before the first attempt.
     let now = load::detect().unwrap();
     let error = following().machine(now).load().unwrap_err();
     assert_matches!(error, Error::SavedPlan(SavedPlanError::Changed { .. }));

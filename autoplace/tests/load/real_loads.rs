@@ -76,8 +76,8 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     assert_eq!((four.copies, one.copies), (4, 1));
     assert!(four.footprints.gpus[0].compute > one.footprints.gpus[0].compute);
 
-    // If there is room for only one copy of the graph, a real load of the first split takes what the probe counts for
-    // the second.
+    // If there is room for only one copy of the graph, a real load of the first split takes the bytes that the probe
+    // counts for the second split.
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         card.sim.set_taken(gib(400) - sum.total());
     }

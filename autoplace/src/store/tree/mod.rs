@@ -181,7 +181,7 @@ impl Tree {
             self.clock += 1;
             times.insert(header.id, self.clock);
         }
-        // Parents before children, and rows before the pieces that hang on them.
+        // Parents come before children, and rows before the rests that belong to them.
         found.sort_by_key(|header| (header.start, header.kind != Kind::Rows));
         for header in found {
             let is_first = header.start == 0 && header.parent == header.root && header.kind == Kind::Rows;
@@ -246,7 +246,7 @@ impl Tree {
             node.waits = true;
             in_memory.push((node.start, node.kind != Kind::Rows, *id));
         }
-        // Parents before children, and rows before what hangs on them.
+        // Parents come before children, and rows before the rests that belong to them.
         in_memory.sort_unstable();
         in_memory.into_iter().map(|(_, _, id)| id).collect()
     }

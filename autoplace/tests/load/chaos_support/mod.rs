@@ -279,7 +279,7 @@ impl<'m> Round<'m> {
     fn stream(&self, model: &Model) -> Result<generate::TokenStream, generate::Error> {
         let plan = model.placement();
         let tokens = plan.context.n_ubatch as usize + self.case.remainder;
-        // If several sequences share the context, the prompt leaves room for what follows it.
+        // If several sequences share the context, the prompt leaves room for the tokens that follow it.
         let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
         let tokens = tokens.min(room - 2 * TOKENS);
         let prompt = "a".repeat(tokens.saturating_sub(4));
