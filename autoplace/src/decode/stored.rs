@@ -536,7 +536,7 @@ impl Stored {
     }
 }
 
-/// Whether the folder's thread has written no piece since the waiting pieces left the store no room.
+/// Whether the folder's thread is behind: the waiting pieces left the store no room, and none has been written since.
 fn is_behind(later_at: Option<usize>, unwritten: usize) -> bool {
     unwritten > 0 && later_at.is_some_and(|at| unwritten >= at)
 }

@@ -61,8 +61,8 @@ impl ModelBuilder {
         }
     }
 
-    /// Sets the whole request at once. Call this method first: if another setter was called before, this method would
-    /// replace its setting, and the load fails with [`Error::Conflict`].
+    /// Sets the whole request at once. Call this method first: if another setter was called before, the load fails with
+    /// [`Error::Conflict`], because this method would replace the other setting.
     pub fn request(mut self, request: Request) -> Self {
         if self.options.request != Request::new() {
             self.conflict = Some("request");

@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(text(&other).common(0, &tokens, &piece), 2);
         assert_eq!(Text { projector: 6, ..text(&one) }.common(0, &tokens, &piece), 2);
         assert_eq!(Text::plain(&tokens).common(0, &tokens, &piece), 2);
-        // A piece that begins within a picture has the index of its first row.
+        // A piece that begins within a picture has the index of the piece's first row in the picture.
         let within = text(&one).media_of(3..6);
         assert_eq!(text(&one).common(3, &tokens[3..], &within), 3);
         let shifted = [rows(1, 4, 1)];

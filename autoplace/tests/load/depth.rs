@@ -21,8 +21,8 @@ use test_support::{demo_path, wait};
 /// From this number of live tokens on, the other placement is faster.
 const CROSSING: u32 = 160;
 
-/// Two copies of the demo model. With fewer live tokens than [`CROSSING`] the first of them is on the host, and with
-/// more it is on the card. The second stays on the host.
+/// Two copies of the demo model. The first copy is on the host with fewer live tokens than [`CROSSING`], and on the
+/// card with more. The second copy stays on the host.
 fn following(request: &Request) -> [Model; 2] {
     let path = demo_path();
     let [shallow, deep] = [0, 7].map(|layers| plan(&path, request, layers));

@@ -37,7 +37,7 @@ const MIN_PER_THOUSAND: [(&str, u64); 8] = [
     ("quantised cache", 200),
 ];
 
-/// How many tokens the long text has, and how many the short text after it has.
+/// The number of tokens of the long text, and of the short text after it.
 const TOKENS: [usize; 2] = [90, 6];
 
 fn request(dice: &mut Dice) -> Request {

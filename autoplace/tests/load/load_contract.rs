@@ -274,7 +274,7 @@ fn after_any_failed_allocation_the_next_attempt_loads_less_and_nothing_leaks() {
         drop(model);
         is_empty(&gpu);
     }
-    // If a computation fails in the warm-up, this counts as a lack of memory.
+    // A computation that fails in the warm-up counts as a lack of memory.
     gpu.fail_graph(1);
     let model = builder(&machine).load().unwrap();
     assert_eq!(stages(&model.report()), [Some(Stage::WarmUp), None], "{}", model.report());

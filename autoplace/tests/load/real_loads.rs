@@ -1,5 +1,5 @@
 //! The probe is compared with real loads. The models have random weights, and the simulated GPUs count their own bytes.
-//! The probe and the real load have exactly the same bytes, before a prompt and a token are computed and after that.
+//! The probe and the real load have exactly the same bytes, both before and after a prompt and a token are computed.
 
 use std::path::{Path, PathBuf};
 

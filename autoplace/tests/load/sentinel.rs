@@ -91,7 +91,7 @@ impl Source for Scripted {
     }
 }
 
-/// A source of samples. It counts them, and it counts those among them that include programs.
+/// A source that counts its samples, and those of its samples that include programs.
 struct Counted(ModelSource, Arc<Mutex<[u64; 2]>>);
 
 impl Source for Counted {

@@ -152,7 +152,7 @@ impl<'m> Round<'m> {
     }
 
     /// What happens during the load and the warm-up. Each entry has the card, the number of a call of the progress
-    /// callback, and which percentage of the memory other programs take then.
+    /// callback, and the percentage of the memory that other programs then take.
     fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
         let dice = &mut self.dice;
         let mut events = Vec::new();
