@@ -27,7 +27,7 @@ const AT_ONCE: usize = 4 * UNIT;
 const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 
 /// Seconds for which running texts wait between two steps while bytes are copied into the store. A small model needs
-/// the same time for a token.
+/// this time for one token.
 const TIME_AT_ONCE: f64 = 4e-3;
 
 /// After this time of copying between two steps, no further part begins while a running text waits for its next token.

@@ -95,9 +95,9 @@ pub struct StoreUse {
     pub tokens: u64,
     /// Bytes of host memory that the store takes, including its index.
     pub memory_bytes: u64,
-    /// The limit of these bytes.
+    /// The limit of `memory_bytes`.
     pub memory_limit: u64,
-    /// Bytes of its files. Each file is rounded up to whole blocks of 4 KiB.
+    /// Bytes of the store's files. Each file is rounded up to whole blocks of 4 KiB.
     pub folder_bytes: u64,
     /// The limit of `folder_bytes`; 0 without a folder, and while another process writes to the folder.
     pub folder_limit: u64,

@@ -33,7 +33,7 @@ impl Excess {
     }
 
     /// Whether one more piece is to be evicted if the remaining pieces and the new one have this many bytes together.
-    /// Below the limit, a few more are ([`AHEAD`]).
+    /// Below the limit, a few more pieces are evicted ([`AHEAD`]).
     fn is_left(&mut self, bytes: u64) -> bool {
         if bytes > self.limit {
             return true;
@@ -109,7 +109,8 @@ impl Tree {
         may_go.map(|(id, node)| self.rank(*id, node)).collect()
     }
 
-    /// Evicts pieces until `bytes` more fit into memory. `keep` are pieces that must stay. Returns whether they fit.
+    /// Evicts pieces until `bytes` more fit into memory. `keep` are pieces that must stay. Returns whether the bytes
+    /// fit.
     pub(super) fn make_room(&mut self, bytes: u64, keep: &[Id], folder: Option<&Folder>) -> bool {
         if bytes > self.limit {
             return false;
