@@ -111,7 +111,7 @@ fn within_budget(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that what the cards count, and what llama.cpp counts, is equal to the plan.
+/// Checks that the bytes that the cards count, and the bytes that llama.cpp counts, are equal to the plan.
 fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     let plan = model.placement();
     for Card { sim, gpu } in fleet {
