@@ -54,8 +54,8 @@ unsafe extern "C" fn get_device(reg: raw::ggml_backend_reg_t, index: usize) -> r
     })
 }
 
-/// Looks up functions of a backend that are not part of ggml's interface. llama.cpp asks for several, but here only the
-/// one makes sense that sets the number of threads (llama-context.cpp, the constructor).
+/// Looks up functions of a backend that are not part of ggml's interface. llama.cpp asks for several such functions.
+/// The only one that makes sense here sets the number of threads (llama-context.cpp, the constructor).
 unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_char) -> *mut c_void {
     guarded(ptr::null_mut(), || {
         // SAFETY: every caller in llama.cpp passes a NUL-terminated name.
