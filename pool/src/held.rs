@@ -64,7 +64,7 @@ impl HeldBytes {
         held
     }
 
-    /// Whether this takes of every device at most as much as `other` does.
+    /// Whether this takes at most as many bytes of every device as `other`.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.host <= other.host && self.gpus.iter().zip(&other.gpus).all(|(bytes, most)| bytes <= most)
     }

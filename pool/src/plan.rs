@@ -47,7 +47,7 @@ pub enum Step {
         time: Duration,
     },
     /// Wait because too many models were reloaded in the last minute, then decide again. A plan with this step has no
-    /// other.
+    /// other steps.
     HoldOff {
         /// The time until the next reload is allowed.
         time: Duration,
@@ -247,8 +247,8 @@ impl PoolPlan {
     }
 }
 
-/// Plans the models that change once more, each for exactly the bytes that the others leave: that of the last step
-/// first.
+/// Plans the models that change once more, each for exactly the bytes that the others leave. The model of the last step
+/// comes first.
 fn polish(
     state: &PoolState,
     arrangement: &mut Arrangement,

@@ -185,7 +185,7 @@ pub(crate) fn fit<'r>(machine: &Machine, rungs: impl Iterator<Item = Option<&'r 
     rungs.flatten().try_fold(Room::new(machine), |room, rung| room.with(&rung.held)).is_some()
 }
 
-/// How often a model is expected to come back at least, if it is unloaded without a need.
+/// The minimum of the expected number of times that a model is loaded again, if it is unloaded without a need.
 const MIN_TURNS: f64 = 0.5;
 
 /// How many times its price an optional move must gain. Requests fluctuate, and an unloaded model that is requested
@@ -205,7 +205,7 @@ struct Prices<'s> {
     load: f64,
     /// Requests that are expected in the next ten minutes, multiplied by the priority.
     expected: f64,
-    /// How many times its price a change must gain: more than once if nobody needs it now.
+    /// A change must gain this many times its price. The factor is above 1 if nobody needs the change now.
     patience: f64,
 }
 

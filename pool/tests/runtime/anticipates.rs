@@ -1,4 +1,4 @@
-//! A running pool that loads what usually follows before it is wanted.
+//! A running pool loads the model that usually follows, before that model is requested.
 
 use std::thread;
 use std::time::Duration;
