@@ -53,7 +53,7 @@ impl Demand {
     /// Learns the tokens of a text that has ended: prompt tokens that were computed, and generated tokens.
     pub fn ended(&mut self, prompt: u32, reply: u32) {
         self.texts = self.texts.saturating_add(1);
-        // The first texts have equal weights, so that nothing is left of the default after the first one.
+        // The first texts have equal weights, so that the default no longer counts after the first text.
         let newest = NEWEST.max(1.0 / f64::from(self.texts));
         for (mean, tokens) in self.tokens.iter_mut().zip([prompt, reply]) {
             *mean += newest * (f64::from(tokens) - *mean);
@@ -65,8 +65,8 @@ impl Demand {
         self.weight * self.fade(now) / DEMAND_WINDOW.as_secs_f64()
     }
 
-    /// Expected number of times, in [`DEMAND_WINDOW`], that a request for this model follows one for another model. If
-    /// only one of two models is loaded at a time, this is how often this model must be loaded.
+    /// Expected number of times, in [`DEMAND_WINDOW`], that a request for this model follows a request for another
+    /// model. If only one of two models is loaded at a time, this is how often this model must be loaded.
     pub fn turns(&self, now: Duration) -> f64 {
         self.turns * self.fade(now)
     }

@@ -24,7 +24,8 @@ const DIVISORS: [u32; 3] = [2, 4, 8];
 /// The divisors if each plan is a probe. There are fewer, because the first load waits for all probes.
 const DIVISORS_OF_PROBES: [u32; 1] = [2];
 
-/// Up to this number of GPUs, rungs are planned for every subset of them; with more, for each one and for all.
+/// Up to this number of GPUs, rungs are planned for every subset of the GPUs. With more GPUs, rungs are planned for
+/// each GPU alone, and for all together.
 const MAX_SUBSETS: usize = 2;
 
 /// A placement of a model.
@@ -177,7 +178,7 @@ fn for_texts(request: &Request, sequences: u32, n_ctx: u32) -> Request {
     fewer
 }
 
-/// The requests for the number of texts at once divided by each of these divisors. `alone` is the plan for all of them.
+/// The requests for the number of texts at once divided by each of these divisors. `alone` is the plan for all texts.
 fn fewer_texts(request: &Request, alone: &Plan, divisors: &[u32]) -> Vec<Request> {
     let all = alone.context.n_seq_max;
     let mut counts: Vec<u32> = divisors.iter().map(|divisor| all / divisor).filter(|&count| count > 0).collect();

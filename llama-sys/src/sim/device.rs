@@ -174,8 +174,8 @@ unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::g
     guarded(false, || unsafe { of_device(device) }.owns(buft))
 }
 
-/// Whether the card computes an operation although the weight lies on the host. It does so for 32 tokens and more, as
-/// in `ggml_backend_cuda_device_offload_op` and `ggml_backend_vk_device_offload_op`.
+/// Whether the card computes an operation although the weight lies on the host. It does if there are at least 32
+/// tokens, as in `ggml_backend_cuda_device_offload_op` and `ggml_backend_vk_device_offload_op`.
 /// `ggml_backend_metal_device_offload_op` does the same, but only for products.
 unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {

@@ -194,7 +194,7 @@ fn a_model_for_several_texts_also_has_rungs_for_fewer_and_each_text_has_the_same
     let fewer = model.ladder.request_for(&of(2).plan);
     assert_eq!((fewer.params.n_seq_max, fewer.context), (2, Context::Tokens(2 * 4096)));
     assert_eq!(model.ladder.request_for(&of(8).plan), *model.ladder.request());
-    // One text at once, or one cache that all texts share, is not divided.
+    // The context of a request for one text at once, or with one cache for all texts, is not divided.
     for request in [request(CTX), Request::new().n_seq_max(4).kv_unified(true).context(Context::Tokens(CTX))] {
         let ladder = crate::models::model("8b", &desktop(), &request).unwrap().ladder;
         assert!(ladder.rungs().iter().all(|rung| rung.sequences() == request.params.n_seq_max));

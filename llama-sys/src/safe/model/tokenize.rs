@@ -1,6 +1,6 @@
 //! Conversion of texts of any length to tokens, by llama.cpp's tokenizers.
 //!
-//! If the caller's stack is too small for llama.cpp, it runs on a thread with a larger stack. If llama.cpp's time would
+//! If the caller's stack is too small for llama.cpp, a thread with a larger stack tokenises. If llama.cpp's time would
 //! grow with the square of the text's length, the text is cut, but only at places where a cut changes no token.
 
 use std::collections::HashSet;

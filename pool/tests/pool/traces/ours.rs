@@ -23,7 +23,8 @@ pub(crate) struct Ours {
     may_anticipate: bool,
     /// Whether the rule knows the next requests of the trace, which no real rule can know.
     is_clairvoyant: bool,
-    /// The requests that had come at the last decision: those for a loaded model are answered before it leaves.
+    /// The requests that had come before the last decision. If such a request is for a loaded model, it is answered
+    /// before the model leaves.
     with_handle: BTreeSet<usize>,
     /// Number of requests that have come.
     come: usize,
