@@ -110,7 +110,8 @@ fn queueing(rate: f64, seconds: f64, sequences: u32) -> f64 {
     if load.is_nan() || load <= 0.0 {
         return 0.0;
     }
-    // The probability that all places are taken if there were no queue (Erlang B, by its recursion over the places).
+    // The probability that all places would be taken if there were no queue (Erlang B, by its recursion over the
+    // places).
     let blocked = (1..=sequences.max(1)).fold(1.0, |blocked, place| {
         let blocked = load * blocked;
         blocked / (f64::from(place) + blocked)
