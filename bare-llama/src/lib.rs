@@ -2,7 +2,8 @@
 //!
 //! In: a file, and the placement of its layers. Out: [`Bare`], a model with its context, and its speed by the protocol
 //! of llama.cpp's llama-bench. The crate also has llama.cpp's own fit (feature `fit`), the sampler [`chain`] of the
-//! library's defaults, and a [`Buffer`] that takes memory of a device.
+//! library's defaults, a [`Buffer`] that takes memory of a device, and [turns](in_turns) of two ways to do the same
+//! work.
 
 mod bare;
 mod chain;
@@ -12,6 +13,7 @@ mod dice;
 mod fit;
 mod params;
 mod speed;
+mod turns;
 
 pub use bare::Bare;
 pub use chain::chain;
@@ -19,3 +21,4 @@ pub use devices::Buffer;
 #[cfg(feature = "fit")]
 pub use fit::{Fit, FitRequest};
 pub use params::native_context;
+pub use turns::{in_turns, median};

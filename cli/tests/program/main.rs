@@ -1,5 +1,7 @@
 //! Tests of the program `autoplace`.
 
+#[cfg(target_os = "linux")]
+mod attack;
 mod cli_adapted;
 #[cfg(unix)]
 mod cli_cache;
