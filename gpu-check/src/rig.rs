@@ -119,6 +119,17 @@ impl Opened {
         Ok(machine)
     }
 
+    /// This [machine](Self::machine) without what earlier programs have measured on it. The process of the checks itself
+    /// reads the user's cache, and only its children have a cache of their own.
+    pub(crate) fn unmeasured(&self) -> Result<Machine> {
+        let mut machine = self.machine()?;
+        machine.host.rates = None;
+        for gpu in &mut machine.gpus {
+            (gpu.learned, gpu.rates) = (None, None);
+        }
+        Ok(machine)
+    }
+
     /// The current free memory of each GPU.
     pub(crate) fn free(&self) -> Result<Vec<FreeBytes>> {
         Ok(self.machine()?.gpus.iter().map(FreeBytes::new).collect())

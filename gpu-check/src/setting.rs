@@ -84,7 +84,7 @@ impl Setting {
     /// simulated card is described to it, so that no GPU of this machine is used beside it.
     pub(crate) fn load_on(&self, rig: &Opened) -> Result<impl Fn(ModelBuilder) -> ModelBuilder + use<>> {
         let worker = rig.worker()?.env("XDG_CACHE_HOME", self.cache()).env("GGML_NO_BACKTRACE", "1");
-        let machine = if self.simulated { Some(rig.machine()?) } else { None };
+        let machine = if self.simulated { Some(rig.unmeasured()?) } else { None };
         let threads = self.threads;
         Ok(move |builder: ModelBuilder| {
             let builder = builder.isolation(Isolation::Process(worker.clone()));

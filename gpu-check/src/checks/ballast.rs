@@ -101,6 +101,8 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
     let (request, n_ctx) = request(setting);
     let rig = rig.open()?;
     let stages = setting.measure(&rig, &model.path, request.clone())?.stages(&[Step::Fill]);
+    // A plan without layers on a card leaves the card as it is.
+    let now = || rig.free().ok()?.first()?.ggml;
     let mut row = Row {
         model: model.name.clone(),
         model_bytes: model.bytes,
@@ -109,7 +111,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
         n_gpu_layers: stages.n_gpu_layers,
         layers: stages.layers,
         headroom: stages.gpus.first().map_or(0, |gpu| gpu.headroom),
-        least_free: stages.least_free(),
+        least_free: stages.least_free().or_else(now),
         failed_attempts: stages.failed_attempts,
         outcome: stages.outcome,
         also_safe: 0,

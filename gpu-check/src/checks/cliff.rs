@@ -60,7 +60,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
 fn sweep(setting: &Setting, model: &Written) -> Result<Cliff> {
     let Shape { n_ctx, n_prompt, n_gen } = shape(setting.size);
     let rig = setting.rig("cliff", model.bytes * 2 + mib(32)).open()?;
-    let mut machine = rig.machine()?;
+    let mut machine = rig.unmeasured()?;
     if setting.simulated {
         as_fast_as_the_host(&mut machine);
     }
