@@ -42,7 +42,7 @@ fn main() {
         });
         let mut bare = bare.expect("llama.cpp loads the model");
         let tokens = tokens();
-        let Paired { rounds, first, second, speed_ratio, .. } = 
+        let Paired { rounds, first, second, speed_ratio, .. } =
             paired(&mut bare, |_| ours(&model, &engine), |bare| bare.texts(PROMPT, SEED, SEQUENCES, tokens));
         println!(
             "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {tokens} tokens each: engine {first:.2} us/token, \

@@ -212,13 +212,7 @@ struct Chosen {
 }
 
 /// Asks for the split once, and appends the duration.
-fn ask(
-    asked: &SplitQuestion,
-    model: &Path,
-    threads: u32,
-    rig: &Opened,
-    milliseconds: &mut Vec<f64>,
-) -> Result<Chosen> {
+fn ask(asked: &SplitQuestion, model: &Path, threads: u32, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result<Chosen> {
     let mut params = asked.request.params.clone();
     params.n_ctx = asked.n_ctx;
     match asked.side {

@@ -321,7 +321,9 @@ impl Outcome {
 
     fn of_worker(error: &worker::Error, text: String) -> Self {
         match error {
-            worker::Error::Died { log, .. } | worker::Error::Silent { log, .. } => Self::of_death(&text, &log.join("\n")),
+            worker::Error::Died { log, .. } | worker::Error::Silent { log, .. } => {
+                Self::of_death(&text, &log.join("\n"))
+            }
             _ => Self::Failed(text),
         }
     }

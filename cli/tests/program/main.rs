@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod attack;
+mod beside;
 mod cli_adapted;
 #[cfg(unix)]
 mod cli_cache;

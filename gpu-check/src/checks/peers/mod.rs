@@ -144,9 +144,8 @@ impl Peers {
             .iter()
             .map(|row| (&row.model, &row.outcome))
             .chain(self.fits.iter().map(|row| (&row.model, &row.ours.outcome)));
-        let wrong: Vec<String> = ours
-            .filter_map(|(model, outcome)| Some(format!("{model}: {}", outcome.reason()?)))
-            .collect();
+        let wrong: Vec<String> =
+            ours.filter_map(|(model, outcome)| Some(format!("{model}: {}", outcome.reason()?))).collect();
         let loops = self.loops.iter().filter_map(|row| {
             let (prompt, generation) = row.ours_by_theirs?;
             Some(format!(
