@@ -5,6 +5,10 @@ use anyhow::{Result, bail};
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
+/// The variables that name the program and the word.
+const PROGRAM: &str = "AUTOPLACE_ATTACK_PROGRAM";
+const WORD: &str = "AUTOPLACE_ATTACK_WORD";
+
 /// Attacks our program, or another program with the same arguments. A word selects the attacks with that word in their
 /// names.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
@@ -23,7 +27,3 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     }
     run(&mut command)
 }
-
-/// The variables that name the program and the word.
-const PROGRAM: &str = "AUTOPLACE_ATTACK_PROGRAM";
-const WORD: &str = "AUTOPLACE_ATTACK_WORD";
