@@ -17,7 +17,7 @@ impl Bare {
     ///
     /// `llama_decode` fails.
     pub fn prompt(&mut self, tokens: usize) -> Result<f64> {
-        self.cleared();
+        self.clear();
         let begin = Instant::now();
         for done in (0..tokens).step_by(self.n_batch) {
             self.compute(self.n_batch.min(tokens - done))?;
@@ -32,7 +32,7 @@ impl Bare {
     ///
     /// `llama_decode` fails.
     pub fn generation(&mut self, tokens: usize) -> Result<f64> {
-        self.cleared();
+        self.clear();
         let begin = Instant::now();
         for _ in 0..tokens {
             self.compute(1)?;

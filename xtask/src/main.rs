@@ -4,19 +4,18 @@
 //! the build scripts lack, so everything can also be done without it.
 
 mod attack;
+mod beside;
 mod bindings;
 mod cited;
 mod clients;
 mod company;
 mod conformance;
-mod conversations;
 mod cuda_check;
 mod demo;
 mod deny;
 mod dist;
 mod document;
 mod features;
-mod first_token;
 mod fit_table;
 mod fuzz;
 mod gpu_bundle;
@@ -36,8 +35,6 @@ mod runtime;
 mod sanitize;
 mod schemas;
 mod semver;
-mod server_memory;
-mod servers;
 mod setup;
 mod size;
 mod soak;
@@ -78,8 +75,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("test", _) => test::test(&mut workspace, rest),
         ("attack", _) => attack::attack(&workspace, rest),
         ("company", _) => company::company(&workspace, rest),
-        ("first-token", _) => first_token::first_token(&workspace, rest),
-        ("conversations", _) => conversations::conversations(&workspace, rest),
+        (verb @ ("first-token" | "conversations" | "server-memory"), _) => beside::beside(&workspace, verb, rest),
         ("conformance", []) => conformance::conformance(&workspace, false),
         ("conformance", [flag]) if flag == "--write" => conformance::conformance(&workspace, true),
         ("bindings", []) => bindings::check(&workspace),
@@ -106,7 +102,6 @@ fn run(arguments: &[String]) -> Result<()> {
         ("schemas", [model]) => schemas::schemas(&workspace, Path::new(model), false),
         ("schemas", [model, flag]) if flag == "--write" => schemas::schemas(&workspace, Path::new(model), true),
         ("semver", []) => semver::semver(&workspace),
-        ("server-memory", _) => server_memory::server_memory(&workspace, rest),
         ("soak", _) => soak::soak(&workspace, rest),
         ("templates", [flag]) if flag == "--fixtures" => templates::fixtures(&workspace),
         ("templates", [flag]) if flag == "--published" => templates::published(&workspace),
