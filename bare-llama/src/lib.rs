@@ -1,5 +1,13 @@
 //! llama.cpp's own API without this library around it, for comparisons in benchmarks and in the GPU check.
 //!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! let mut bare = bare_llama::Bare::load(Path::new("model.gguf"), 99, 8, |context| context.n_ctx = 4096)?;
+//! println!("prompt {:.1} tok/s, generation {:.1} tok/s", bare.prompt(512)?, bare.generation(128)?);
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
 //! In: a file, and the placement of its layers. Out: [`Bare`], a model with its context, and its speed by the protocol
 //! of llama.cpp's llama-bench. The crate also has llama.cpp's own fit (feature `fit`), the sampler [`chain`] of the
 //! library's defaults, and a [`Buffer`] that takes memory of a device.

@@ -69,7 +69,7 @@ impl MediaHosts {
         let asked = authority.as_str().to_ascii_lowercase();
         // If a user's name stands before the host, the text is not in the list, and is refused.
         if !self.hosts.contains(&asked) {
-            return Err(format!("this server may not fetch from the host `{asked}` (--allow-media-host)"));
+            return Err(format!("this server may not fetch images from the host `{asked}` (--allow-media-host)"));
         }
         let failed = |error: Error| format!("`{asked}` sent no image: {error}");
         let answer = self.agent.get(uri).call().map_err(failed)?;

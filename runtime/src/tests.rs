@@ -41,18 +41,18 @@ fn errors_name_the_damaged_file_and_a_complete_set_is_accepted() {
         (
             "half",
             |set| fs::write(set.join("libllama.so.0"), "libll").unwrap(),
-            &["it has 5 bytes, by the manifest 18", "damaged"],
+            &["it has 5 bytes, but 18 in the manifest", "damaged"],
         ),
         (
             "a library",
             |set| fs::remove_file(set.join("libggml-base.so.0")).unwrap(),
-            &["libggml-base.so.0: ", "has 22 bytes of it", "damaged"],
+            &["libggml-base.so.0: ", "lists it with 22 bytes", "damaged"],
         ),
         ("a licence", |set| fs::remove_dir_all(set.join("licences")).unwrap(), &["damaged"]),
         (
             "one more",
             |set| fs::write(set.join("libggml-cuda.so"), "of somebody's").unwrap(),
-            &["libggml-cuda.so: a library that the manifest does not list"],
+            &["libggml-cuda.so: the manifest does not list this library"],
         ),
         ("the manifest", |set| fs::write(set.join(MANIFEST), "{").unwrap(), &["no runtime: ", "line 1"]),
         (

@@ -28,7 +28,7 @@ fn a_folder_is_listed_counted_and_cleared_and_each_key_finds_its_own_texts() {
     let user = User::new();
     let folder = user.path("prompts");
     let dir = folder.to_str().unwrap();
-    user.fails(&["cache", "stat", dir], 1, &["prompts: there is no such folder"]);
+    user.fails(&["cache", "stat", dir], 1, &["prompts: this folder does not exist"]);
     let ask = |key: &str| {
         let mut server = Server::start(&["--cache-dir", dir, "--api-key", key]);
         let cached = cached(&server, key);

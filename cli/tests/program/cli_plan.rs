@@ -181,7 +181,7 @@ fn a_plan_by_depth_has_both_placements_and_emits_the_requested_one() {
     let machine = ["--gpu", "RTX 4090=24GiB", "--ram", "96GiB:60GB/s", "--ctx", "32768"];
     let words = plan(&path, &machine);
     let line = words.lines().find(|line| line.starts_with("  depth ")).unwrap_or_else(|| panic!("{words}"));
-    assert!(line.contains(" of 81 layers on GPUs") && line.contains(" until some "), "{line}");
+    assert!(line.contains(" of 81 layers on GPUs") && line.contains(" up to about "), "{line}");
     assert!(line.contains("feed-forward matrices of ") && line.contains(" to the end; moving takes about "), "{line}");
 
     let file = dir.path().join("both.json");

@@ -30,7 +30,7 @@ const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/auto
 /// names. The verb fails if the memory or an answer exceeds its bounds, but never because an attack takes long.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
-        bail!("what a process holds is read from /proc: Linux only");
+        bail!("the memory of a process is read from /proc, so this works on Linux only");
     }
     setup::native()?;
     let (program, word) = match arguments {
@@ -99,7 +99,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     if broken.is_empty() {
         return Ok(());
     }
-    bail!("the bounds of these are broken:\n{}", broken.join("\n"));
+    bail!("these attacks exceeded their bounds:\n{}", broken.join("\n"));
 }
 
 fn seconds(time: Duration) -> String {
