@@ -30,5 +30,5 @@ pub(crate) fn run(args: &ExtractArgs) -> Result<String, Box<dyn Error>> {
         format!("{}: llama.cpp would not load the model without its projector: {error}", args.model.display())
     })?;
     let bytes = part.write(&args.to)?;
-    Ok(format!("{}: the model without the {others} tensors of its projector, {}", args.to.display(), Bytes(bytes)))
+    Ok(format!("{}: the model without its projector, {}; tensors left out: {others}", args.to.display(), Bytes(bytes)))
 }

@@ -199,7 +199,7 @@ mod tests {
             "http://other.example.com/a.png",
         ] {
             let refused = hosts.fetch(url).unwrap_err();
-            assert!(refused.contains("may not fetch from the host"), "{url}: {refused}");
+            assert!(refused.contains("may not fetch images from the host"), "{url}: {refused}");
         }
         for url in ["file:///etc/passwd", "ftp://images.example.com/a", "a.png", "gopher://x"] {
             assert!(hosts.fetch(url).unwrap_err().starts_with("an image is a data URL"), "{url}");

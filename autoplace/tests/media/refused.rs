@@ -75,7 +75,7 @@ fn a_refusal_says_which_of_the_prompts_pictures_and_sounds_it_is_about() {
     for model in [&here, &there] {
         let refused = greedy(model, prompt.clone()).text().unwrap_err();
         assert!(matches!(refused, Error::Media { index: 1, .. }), "{refused:?}");
-        assert!(refused.to_string().starts_with("a sound of 0.1 s cannot be used: "), "{refused}");
+        assert!(refused.to_string().starts_with("the sound of 0.1 s cannot be used: "), "{refused}");
         let ends = greedy(model, about(&picture(30, 20, 1)).then_media(picture(9, 9, 2))).text().unwrap_err();
         assert!(matches!(ends, Error::Media { index: 1, .. }), "{ends:?}");
     }
@@ -129,7 +129,7 @@ fn a_projector_whose_rows_depend_on_their_place_is_refused_by_its_name() {
         let refused = Model::builder(demo_path()).mmproj(&path).plan().unwrap_err();
         let load::Error::Projector { mmproj, reason } = &refused else { panic!("{refused:?}") };
         assert_eq!(*mmproj, path);
-        assert!(reason.contains("padding by their place in the prompt"), "{reason}");
+        assert!(reason.contains("padding of its images depends on their place"), "{reason}");
         assert!(refused.to_string().contains("mmproj-deepseek4.gguf"), "{refused}");
     }
 }

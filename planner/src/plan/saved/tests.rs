@@ -56,7 +56,7 @@ fn errors_name_the_wrong_file() {
         (Some("{\"version\": 1}"), "missing field"),
         (Some(&deep), "recursion limit"),
         (Some(&twice), "trailing"),
-        (Some(&too_long), "longer than any plan"),
+        (Some(&too_long), "which no saved plan or machine has"),
     ] {
         let _ = std::fs::remove_file(&file);
         if let Some(content) = content {
