@@ -76,7 +76,7 @@ impl Bare {
         let mut proportions = vec![0.0_f32; unsafe { raw::llama_max_devices() }];
         ensure!(
             split.tensor_split.len() <= proportions.len(),
-            "llama.cpp takes {} devices, and there are {}",
+            "llama.cpp accepts {} devices, but there are {}",
             proportions.len(),
             split.tensor_split.len()
         );

@@ -1,6 +1,14 @@
 //! llama.cpp's own API without this library around it, for comparisons in benchmarks, in tests of real models and in the
 //! GPU check.
 //!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! let mut bare = bare_llama::Bare::load(Path::new("model.gguf"), 99, 8, |context| context.n_ctx = 4096)?;
+//! println!("prompt {:.1} tok/s, generation {:.1} tok/s", bare.prompt(512)?, bare.generation(128)?);
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
 //! In: a file, and the placement of its layers. Out: [`Bare`], a model with its context. It has llama.cpp's own loops:
 //! speeds by the protocol of llama-bench, texts of `examples/simple` and `examples/batched`, greedy tokens and logits. The
 //! crate also has llama.cpp's own fit (feature `fit`), a [`Buffer`] that takes memory of a device, and

@@ -93,7 +93,7 @@ impl Bare {
             let batch = raw::llama_batch_get_one(batch.as_mut_ptr(), count);
             raw::llama_decode(self.context(), batch)
         };
-        ensure!(status == 0, "llama_decode answers {status} to {count} tokens");
+        ensure!(status == 0, "llama_decode returned {status} for {count} tokens");
         self.depth += tokens;
         Ok(())
     }

@@ -124,8 +124,8 @@ fn registered(gpu: &Gpu) -> Result<SimGpu, Box<dyn Error>> {
         "CUDA" | "ROCm" => Rules::Cuda,
         "MTL" => Rules::Metal,
         backend => {
-            let what = format!("how {backend} allocates on {}", gpu.name);
-            return Err(format!("{what} is known only to the card itself: ask with --no-probe").into());
+            let what = format!("how {backend} allocates memory on {}", gpu.name);
+            return Err(format!("only the GPU itself can tell {what}: use --no-probe").into());
         }
     };
     let taken = gpu.total.saturating_sub(gpu.free);
@@ -157,6 +157,6 @@ mod tests {
         let spark = gpu("DGX Spark").unwrap();
         assert_eq!(memory_of(&[spark]), Some((gib(128), Some(273_000_000_000))));
         assert_eq!(gpu("R9700").unwrap().total, gib(32));
-        assert!(gpu("PRO 6000").unwrap_err().contains("near it are RTX PRO 6000"));
+        assert!(gpu("PRO 6000").unwrap_err().contains("similar names are RTX PRO 6000"));
     }
 }

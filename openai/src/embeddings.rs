@@ -98,8 +98,9 @@ impl EmbeddingRequest {
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
-            let message =
-                format!("the model was loaded with the pooling `{pooling}`, and computes no vector for a text");
+            let message = format!(
+                "the model was loaded with the pooling `{pooling}`, with which it computes no vector for a text"
+            );
             return Err(ApiError::new(500, message));
         }
         let width = embedder.width()?;

@@ -169,7 +169,7 @@ impl PoolPlan {
         let mut decided = Self::from_arrangement(state, None, None, &arrangement, None);
         let (last, _) = state.succession.last()?;
         for &index in arrangement.order.iter().filter(|&&index| arrangement.choices[index].rung.is_some()) {
-            decided.reasons.push(format!("{} is expected to be wanted soon after {last}", state.models[index].name));
+            decided.reasons.push(format!("{} is expected to be requested soon after {last}", state.models[index].name));
         }
         Some(decided)
     }
@@ -188,7 +188,7 @@ impl PoolPlan {
             if choice.waits {
                 steps.push(Step::WaitForTexts { model: model.name.clone(), time: model.ends_in });
                 reasons.push(format!(
-                    "{} generates, for about {:.1} s more: nobody's text is cut off",
+                    "{} generates for about {:.1} s more: the pool waits, because it cuts no text off",
                     model.name,
                     model.ends_in.as_secs_f64()
                 ));
@@ -200,7 +200,7 @@ impl PoolPlan {
         let wanted_model = index.map(|index| &state.models[index]).filter(|model| model.loaded.is_none());
         if let (Some(time), Some(wanted)) = (held_off, wanted_model) {
             reasons.push(format!(
-                "{} is placed in the room that is left: {} in the last minute, and more are not allowed for {:.0} s",
+                "{} is placed in the memory that is left: {} in the last minute, and no more are allowed for {:.0} s",
                 wanted.name,
                 reloads(state),
                 time.as_secs_f64()
@@ -280,8 +280,8 @@ fn step(state: &PoolState, model: &ModelState, rung: Option<&Rung>) -> (Step, St
         (Some(_), None) => {
             let requests = model.demand.rate(state.now) * 600.0;
             let wanted = match model.demand.last() {
-                None => "nobody has wanted it yet".to_owned(),
-                Some(_) => format!("some {requests:.1} requests are expected in ten minutes"),
+                None => "it has not been requested yet".to_owned(),
+                Some(_) => format!("about {requests:.1} requests are expected in ten minutes"),
             };
             let reason = format!("{name} is unloaded: {wanted}, and loading it again takes about {load:.1} s");
             (Step::Unload { model: name }, reason)

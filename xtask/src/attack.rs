@@ -13,7 +13,7 @@ const WORD: &str = "AUTOPLACE_ATTACK_WORD";
 /// names.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
-        bail!("what a process holds is read from /proc: Linux only");
+        bail!("the memory of a process is read from /proc, so this works on Linux only");
     }
     setup::native()?;
     // Without `--package`, cargo resolves features as in `cargo test --workspace`, so both commands share their builds.

@@ -108,7 +108,7 @@ fn drive(workspace: &Workspace, model: &Path) -> Result<()> {
 /// The step of the tests, which compares the smaller model with libllama. Prints a note if the model is unavailable.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if let Err(error) = download(workspace) {
-        println!("without a real model, so nothing is compared: {error:#}");
+        println!("the real model is not available, so nothing is compared: {error:#}");
         return Ok(());
     }
     let model = SMOLLM2.fetch(workspace)?;

@@ -62,7 +62,7 @@ const LLAMA_CPP: [&str; 3] = ["libggml-base.so.0", "libggml.so.0", "libllama.so.
 pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result<()> {
     ensure!(
         cfg!(all(target_os = "linux", target_arch = "x86_64")),
-        "runtimes are made on x86-64 Linux for it; this machine is {} {}",
+        "runtimes can be made on x86-64 Linux only; this machine is {} {}",
         std::env::consts::ARCH,
         std::env::consts::OS
     );
@@ -141,7 +141,7 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
 /// Tests the native layer with libraries that are opened instead of linked, and the example `packed`.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if !cfg!(target_os = "linux") {
-        println!("runtimes are made on Linux: nothing is tested of them here");
+        println!("runtimes can be made on Linux only: nothing is tested here");
         return Ok(());
     }
     // This command reuses the build of the previous step.
@@ -165,7 +165,7 @@ fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
     let known =
         variables.filter_map(|variable| Some((variable[0].as_str()?.to_owned(), variable[1].as_str()?.to_owned())));
     let known: BTreeMap<_, _> = known.filter(|(name, _)| name.starts_with("LLAMA_SYS_")).collect();
-    ensure!(known.contains_key("LLAMA_SYS_BUILD"), "cargo has not said what llama-sys's build script made");
+    ensure!(known.contains_key("LLAMA_SYS_BUILD"), "cargo did not report the output of llama-sys's build script");
     Ok(known)
 }
 

@@ -235,7 +235,7 @@ impl LoadOptions {
     /// Tries changes that would put more of the model on GPUs.
     pub(super) fn advice(mut self) -> Result<Advice, Error> {
         if !self.servers.endpoints.is_empty() {
-            return Err(worker::Error::Elsewhere { what: "what plans for other machines" }.into());
+            return Err(worker::Error::Elsewhere { what: "planning with devices of other machines" }.into());
         }
         // Advice takes no memory, so it need not wait for other loads.
         self.leases = Leases::none();

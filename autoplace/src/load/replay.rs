@@ -27,7 +27,7 @@ pub(super) fn follow(
     if blocks != has {
         return Err(SavedPlanError::Invalid {
             file: None,
-            problem: format!("plan.model.blocks is {blocks}, and the model has {has}"),
+            problem: format!("plan.model.blocks is {blocks}, but the model has {has}"),
         }
         .into());
     }

@@ -51,7 +51,7 @@ impl Model {
         }
         let files = self.files_key(&store).and_then(|files| Ok((files, self.projector_key(&store)?)));
         let files =
-            files.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no prompts: {error}"));
+            files.inspect_err(|error| tracing::warn!(target: "autoplace::store", "prompts are not stored: {error}"));
         let ((files, projector), header) = (files.ok()?, self.header().ok()?);
         let plan = self.placement();
         let of = &plan.context;
@@ -78,8 +78,11 @@ impl Model {
     pub(crate) fn draft_store(&self, draft: &Draft) -> Option<ModelStore> {
         let (store, path) = (self.options().prompt_store.clone()?, self.options().draft.as_ref()?);
         let file = self.file_key(&store, path);
-        let file =
-            file.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no drafts: {error}")).ok()?;
+        let file = file
+            .inspect_err(
+                |error| tracing::warn!(target: "autoplace::store", "the draft model's states are not stored: {error}"),
+            )
+            .ok()?;
         let (keys, values) = (draft.params.type_k, draft.params.type_v);
         // In some models, the factors of the positions depend on the length of the context.
         let length = draft.context.n_ctx_seq();

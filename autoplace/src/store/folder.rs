@@ -44,7 +44,7 @@ impl Folder {
             Err(error) => {
                 tracing::warn!(
                     target: "autoplace::store",
-                    "{} has another writer: this store only reads there for now ({error})", path.display()
+                    "another process writes to {}, so this store only reads the folder for now ({error})", path.display()
                 );
                 folder.scan(false)?
             }
@@ -64,7 +64,7 @@ impl Folder {
     /// folder; `None` if there is another writer.
     pub(super) fn take_over(&self) -> io::Result<Option<Vec<Header>>> {
         let Ok(lock) = self.try_lock()? else { return Ok(None) };
-        tracing::info!(target: "autoplace::store", "{} has no other writer any more", self.path.display());
+        tracing::info!(target: "autoplace::store", "no other process writes to {} any more", self.path.display());
         self.scan_as_writer(lock, Self::scan).map(Some)
     }
 

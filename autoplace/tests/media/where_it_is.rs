@@ -127,7 +127,7 @@ fn images_of_youtu_vl_have_at_most_4096_tokens_unless_the_user_says_more() {
     assert!(host(None).compute < host(Some(8192)).compute);
     let model = builder(&path, request(64, 1, false)).load().unwrap();
     let notes = &model.report().notes;
-    assert!(notes.iter().any(|note| note.contains("images are scaled to 4096")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("larger images than 4096 tokens are scaled down")), "{notes:?}");
     let model = builder(&path, request(64, 1, false)).image_max_tokens(24).load().unwrap();
     assert!(!model.report().notes.iter().any(|note| note.contains("scaled")), "{}", model.report());
 }

@@ -14,7 +14,7 @@ use test_support::llama_source::read;
 const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
 
 const HEAD: &str = "\
-# llama.cpp's flags, here
+# llama.cpp's flags in autoplace
 
 The tables have every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), with its counterpart in the
 program `autoplace` and in the library. The program reads llama.cpp's spellings, and also `_` for `-`, and `=` before a value. The word after a flag that has a value is always
@@ -144,7 +144,7 @@ fn every_flag_of_llama_cpp_is_in_the_table_once_with_as_many_values() {
             assert!(taken == *values || is_removed || is_lambda, "{spelling} has {values} values");
         }
     }
-    assert!(missing.is_empty(), "the table says nothing of {missing:?}");
+    assert!(missing.is_empty(), "the table lacks {missing:?}");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn every_flag_of_llama_bench_is_in_the_table() {
         let spellings =
             line.trim_start().split("  ").next().and_then(|spellings| spellings.split('<').next()).unwrap_or_default();
         for spelling in spellings.split([',', ' ']).filter(|word| word.starts_with('-')) {
-            assert!(find(spelling).is_some(), "the table says nothing of llama-bench's {spelling}");
+            assert!(find(spelling).is_some(), "the table lacks llama-bench's {spelling}");
             flags += 1;
         }
     }

@@ -43,7 +43,7 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     };
     let mut seen = seen.map_err(|error| format!("{url}: {error}"))?;
     if process.environment.is_empty() {
-        let unknown = "its environment cannot be read, so settings in its variables are unknown";
+        let unknown = "the program's environment cannot be read, so settings in its variables are unknown";
         seen.notes.push(unknown.to_owned());
     }
     Ok(Found { program, pid: process.pid, family: process.family(&processes), seen })

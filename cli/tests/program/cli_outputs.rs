@@ -95,7 +95,7 @@ fn a_host_is_described_by_its_processor_and_its_memory() {
         assert!((read / expected - 1.0).abs() < 0.01, "{args:?}: {read}");
     }
     for (args, part) in [
-        (&["--cpu", "Ryzen 9 7950Y"][..], "near it are Ryzen 9 7950X"),
+        (&["--cpu", "Ryzen 9 7950Y"][..], "similar names are Ryzen 9 7950X"),
         (&["--memory", "DDR9"], "not a known memory type"),
         (&["--ram", "64GiB:60GB/s", "--memory", "DDR5"], "leave one of them out"),
     ] {

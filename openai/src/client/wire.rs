@@ -66,7 +66,7 @@ impl File {
         if let Some(file) = media.to_png() {
             return Ok(Self::Image(format!("data:image/png;base64,{}", BASE64_STANDARD.encode(file))));
         }
-        let file = media.to_wav().ok_or(Error::Inexpressible { what: "a picture or a sound of more than 4 GiB" })?;
+        let file = media.to_wav().ok_or(Error::Inexpressible { what: "an image or a sound of more than 4 GiB" })?;
         Ok(Self::Sound(BASE64_STANDARD.encode(file)))
     }
 

@@ -109,7 +109,7 @@ impl InfillRequest {
         let room = room(context as usize, options.max_tokens());
         let failed = |error: autoplace::llama_sys::Error| ApiError::of_generation(&error.into(), "input_prefix");
         let Layout { tokens, is_cut } = layout(vocab, marks, &texts, room).map_err(failed)?.ok_or_else(|| {
-            let message = format!("prompt: its tokens are more than the {room} that the context has for prompts");
+            let message = format!("prompt: it has more than the {room} tokens for which the context has room");
             ApiError::invalid("prompt", message).with_code("context_length_exceeded")
         })?;
         let mut written = Vec::new();

@@ -172,8 +172,8 @@ impl Earlier {
             return Ok(());
         }
         let message = format!(
-            "{place}: earlier responses and items have more than {MAX_EARLIER_BYTES} bytes together, which are the most \
-             of one request"
+            "{place}: earlier responses and items have more than {MAX_EARLIER_BYTES} bytes together, the limit for \
+             one request"
         );
         Err(ApiError::invalid(place, message).with_code("context_length_exceeded"))
     }
@@ -277,9 +277,11 @@ fn fields(body: &Body<'_>, is_kept: bool) -> Result<Map<String, Value>, ApiError
     for (name, label) in LABELS.into_iter().filter_map(|name| Some((name, body.get(name)?))) {
         bytes += label.get().len();
         if bytes > MAX_LABEL_BYTES {
-            let others = if name == LABELS[0] { "" } else { " with those before it" };
-            let message =
-                format!("{name}: {bytes} bytes{others}; {} may have {MAX_LABEL_BYTES} together", LABELS.join(", "));
+            let others = if name == LABELS[0] { "" } else { " with the fields before it" };
+            let message = format!(
+                "{name}: it has {bytes} bytes{others}, but {} may have only {MAX_LABEL_BYTES} together",
+                LABELS.join(", ")
+            );
             return Err(ApiError::invalid(name, message));
         }
     }

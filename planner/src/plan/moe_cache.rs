@@ -105,13 +105,13 @@ impl Planner<'_> {
         if self.profile.hparams.experts.is_none() {
             Some("the model has no experts")
         } else if self.request.embeds() {
-            Some("it serves up to 32 tokens at once, and a context for embeddings computes whole texts")
+            Some("the cache serves up to 32 tokens at once, but a context for embeddings computes whole texts")
         } else if self.machine.gpus.is_empty() {
-            Some("there is no GPU that could hold it")
+            Some("there is no GPU that could hold the cache")
         } else if !on_host() {
             Some("all experts are on GPUs")
         } else if is_whole && !self.is_stated() {
-            Some("layers stay whole, and it holds experts of layers on GPUs alone")
+            Some("layers stay whole, but the cache holds only experts of layers on GPUs")
         } else {
             None
         }
@@ -212,7 +212,7 @@ impl Planner<'_> {
         };
         let Some((mut with, _)) = self.holding_experts(with)? else {
             let mut without = without;
-            let why = "beside it no layer on a GPU would have all of its experts in plain memory of the host";
+            let why = "with the cache, no layer on a GPU would have all of its experts in the host's ordinary memory";
             without.notes.push(format!("no cache of {} for experts, although one was requested: {why}", Bytes(bytes)));
             return Ok(without);
         };

@@ -52,7 +52,7 @@ fn names_from_a_file_contain_no_control_characters() {
     assert_eq!(profile(&named).name, "Tiny  [2J 2J");
     let header = Builder::new("llama\u{1b}[2J").header().unwrap();
     let error = ModelProfile::from_header(&header).unwrap_err().to_string();
-    assert!(error.contains("'general.architecture' holds a control character"), "{error:?}");
+    assert!(error.contains("'general.architecture' contains a control character"), "{error:?}");
     assert!(!error.contains(char::is_control), "{error:?}");
 }
 
@@ -112,7 +112,7 @@ fn reasons_for_an_unknown_model_are_named() {
         (model("deepseek2", "attention.key_length_mla=192"), "the width of only one of compressed keys and values"),
         (model("qwen35", &format!("{mixer} full_attention_interval=0")), "with an interval of no blocks"),
         (model("qwen35", &mixer.replace("=16", "=4294967295")), "with a state of no size"),
-        (elsewhere, "2 tensors (32768 bytes) of no known place, such as `patch_embd.weight`"),
+        (elsewhere, "2 tensors (32768 bytes) whose place is not known, such as `patch_embd.weight`"),
     ] {
         let reason = profile(&model).unmodelled().unwrap();
         assert!(reason.contains(why), "{reason}");

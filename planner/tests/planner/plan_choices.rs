@@ -47,7 +47,7 @@ fn a_stated_number_of_layers_is_kept_or_an_error() {
     for many in [exactly(99), Request::new().n_gpu_layers(99)] {
         let plan = plan(&profile, &large, &many).unwrap();
         assert_eq!(plan.n_gpu_layers, 33);
-        assert!(plan.notes.iter().any(|note| note.contains("99 layers were asked for")), "{plan}");
+        assert!(plan.notes.iter().any(|note| note.contains("99 layers were requested")), "{plan}");
     }
     // A plain number of layers is an upper bound.
     for (machine, n, expected) in [(&small, 7, 0..8), (&small, 33, 8..34), (&large, 7, 1..8)] {

@@ -22,7 +22,7 @@ fn the_picture_of_the_documentation_is_of_a_plan() {
         });
         let plan = plan.unwrap();
         let picture = plan.picture().unwrap();
-        assert!(picture.contains(&format!("After {name} was wanted")), "{picture}");
+        assert!(picture.contains(&format!("After {name} was requested")), "{picture}");
         for model in &mut state.models {
             let placed = plan.model(&model.name);
             model.loaded = placed.map(|placed| autoplace_pool::Rung::new((*placed.plan).clone(), &machine));

@@ -469,7 +469,7 @@ fn the_model_that_usually_follows_is_loaded_before_it_is_wanted() {
     // A title was written: the next request is for the chat model.
     let plan = anticipate(&state).unwrap();
     assert_eq!(names(&plan.steps), ["unload 3b", "load 32b"], "{plan}");
-    assert!(plan.reasons.iter().any(|reason| reason == "32b is expected to be wanted soon after 3b"), "{plan}");
+    assert!(plan.reasons.iter().any(|reason| reason == "32b is expected to be requested soon after 3b"), "{plan}");
     carry_out(&mut state, &plan);
     assert!(anticipate(&state).is_none());
     // The chat model has answered: a title follows.

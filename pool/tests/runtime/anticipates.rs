@@ -63,7 +63,7 @@ pub(crate) fn what_follows() -> Result<(), Failed> {
         until(|| state(&pool, next) == Residence::Loaded);
         assert_eq!(state(&pool, last), Residence::Unloaded);
         let plan = pool.last_plan().expect("a decision");
-        let reason = format!("{next} is expected to be wanted soon after {last}");
+        let reason = format!("{next} is expected to be requested soon after {last}");
         assert!(plan.wanted.is_none() && plan.reasons.contains(&reason), "{plan}");
         answered(&pool, next)?;
     }

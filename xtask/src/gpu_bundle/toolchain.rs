@@ -67,7 +67,7 @@ impl Toolchain {
         // The unpatched file also has such a line, which is for Windows.
         ensure!(
             changed.matches(BY_NAME).count() == 2,
-            "{} compares types otherwise than xtask/src/gpu_bundle/toolchain.rs knows",
+            "{} compares types in a way that xtask/src/gpu_bundle/toolchain.rs does not know",
             header.display()
         );
         if changed != text {

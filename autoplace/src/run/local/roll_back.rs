@@ -110,7 +110,7 @@ impl Sequence {
         } else if model.n_swa() > 0 {
             "the sliding window has moved on, and there is no earlier checkpoint"
         } else if !self.spans.is_empty() {
-            "a picture or a sound of the prompt stays, with one token after it"
+            "an image or a sound of the prompt stays, with one token after it"
         } else {
             "one token has to stay"
         }

@@ -42,7 +42,7 @@ fn hostile_clients_take_no_more_memory_than_their_bounds() {
     let attacks = all().into_iter().filter(|attack| attack.name.contains(&word));
     let broken: Vec<&str> =
         attacks.filter(|attack| !is_within_bounds(&target, attack)).map(|attack| attack.name).collect();
-    assert!(broken.is_empty(), "the bounds of these are broken:\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "these attacks exceeded their bounds:\n{}", broken.join("\n"));
 }
 
 fn all() -> Vec<Attack> {

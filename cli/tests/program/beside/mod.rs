@@ -54,7 +54,7 @@ impl Arguments {
         let usage = || format!("usage: cargo xtask {usage}");
         let Some((model, rest)) = arguments.split_first() else { bail!(usage()) };
         let mut read = Self { model: std::path::absolute(model)?, number, part: String::new() };
-        ensure!(read.model.is_file(), "{} is no file", read.model.display());
+        ensure!(read.model.is_file(), "{} is not a file", read.model.display());
         let mut rest = rest.iter();
         let mut next = rest.next();
         if let Some(number) = next.and_then(|word| word.parse().ok()) {

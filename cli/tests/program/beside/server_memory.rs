@@ -75,7 +75,7 @@ fn start(kind: &Kind, model: &Path) -> Result<Server> {
 }
 
 fn mib(bytes: Option<u64>) -> Result<String> {
-    let bytes = bytes.context("the memory of a process is read from /proc: Linux only")?;
+    let bytes = bytes.context("the memory of a process is read from /proc, so this works on Linux only")?;
     Ok(format!("{} MiB", bytes >> 20))
 }
 

@@ -339,7 +339,8 @@ fn a_grown_context_is_stated_with_its_speeds_and_the_spare_bytes() {
     let (n_ctx, card) = (plan.context.n_ctx, plan.gpus().next().unwrap());
     assert!(n_ctx > 32_768 && plan.speed.as_ref().unwrap().generation[2].depth == n_ctx, "{plan}");
     let spare = format!(", {} to spare", Bytes(card.budget - card.footprint.total()));
-    let said = format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on 131072");
+    let said =
+        format!("{n_ctx} tokens of context, the most that moves no layer to the host; the model was trained on 131072");
     assert!(plan.notes[0].ends_with(&spare) && plan.notes.contains(&said), "{plan}");
     // The context is long enough for the requested workload.
     let request = Request::new().workload(crate::plan::Workload::new(60_000, 100)).at([64, 70_000]);

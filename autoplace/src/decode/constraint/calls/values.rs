@@ -52,8 +52,8 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
     });
     if let (Some(keyword), true) = (says_more, tool.is_strict) {
         return Err(refused(format!(
-            "`{keyword}` beside `properties` is not enforced where the model's format writes each argument by itself: \
-             `tool_choice` can be `required`, which has another form"
+            "`{keyword}` beside `properties` is not enforced, because the model's format writes each argument separately: \
+             with `tool_choice` `required`, the calls have another format"
         )));
     }
     let unnamed =
