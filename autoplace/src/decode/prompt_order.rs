@@ -26,8 +26,8 @@ pub(crate) struct PromptOrder {
 #[derive(Debug)]
 struct Prompt {
     id: SequenceId,
-    /// The number of tokens that even sharing would not have computed yet. It has a fraction, so that equal prompts
-    /// stay equal. With whole numbers, they would overtake each other at every step.
+    /// The number of tokens that would still be left to compute if all prompts shared the time evenly. It has a
+    /// fraction, so that equal prompts stay equal. With whole numbers, they would overtake each other at every step.
     left: f64,
     /// The prompt's place in the order in which even sharing completed the prompts.
     completed: u64,

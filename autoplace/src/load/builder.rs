@@ -231,7 +231,9 @@ impl ModelBuilder {
     }
 
     /// Sets whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs. A
-    /// window takes a fraction of the bytes. But if a text goes back further than the window, it is computed again.
+    /// cache that holds only the window takes a fraction of the bytes. But if a text changes at a place that the window
+    /// no longer holds (an edited message), its tokens are computed again from the last [checkpoint](Self::checkpoints)
+    /// before that place.
     pub fn swa_full(mut self, full: bool) -> Self {
         self.options.request.params.swa_full = full;
         self

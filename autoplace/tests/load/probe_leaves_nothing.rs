@@ -19,8 +19,8 @@ use test_support::synthetic::Sketch;
 const PROBES: usize = 1_000;
 const ROUNDS: usize = 4;
 
-/// By how many bytes memory may grow. If each probe leaked 200 bytes, memory would grow by more. The smallest object of
-/// a probe is larger: the description of a tensor.
+/// The growth of memory in a round, in bytes, from which on it counts as a leak. A leak of 200 bytes in each probe
+/// would reach this number, and the smallest object of a probe, the description of a tensor, is larger than that.
 const GROWTH: u64 = 200 * PROBES as u64;
 
 /// A variable that `cargo xtask sanitize` sets. The sanitizer itself finds leaks, so some hundred probes are enough. It

@@ -158,7 +158,7 @@ fn includes(include: &[String], what: &str) -> bool {
     include.iter().any(|included| included == what)
 }
 
-/// The responses and items whose ids are in a request.
+/// Counts the bytes of the stored responses and items to which a request refers by id.
 #[derive(Debug, Default)]
 struct Earlier {
     bytes: usize,

@@ -24,8 +24,8 @@ use crate::setting::Setting;
 const ROLE: &str = "AUTOPLACE_REAL_ROLE";
 
 const PROMPT: u32 = 512;
-/// The depths at which speeds are compared. In the control group there are fewer depths, because it would take minutes
-/// to compute 4,096 tokens before the measured one.
+/// The depths at which speeds are compared. With the time of half a core (in the cgroup) there are fewer depths,
+/// because it would take minutes to compute 4,096 tokens before the measured one.
 const DEPTHS: [u32; 4] = [64, 512, 2048, 4096];
 const DEPTHS_OF_HALF: [u32; 3] = [64, 512, 2048];
 
