@@ -41,7 +41,7 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .headroom(Headroom::Tight)
         .headroom_folder(folder)
         .machine(machine)
-        // Otherwise other loads of this user would know the card by its address.
+        // The card has an address, so with leases, other loads of this user would count it as the same card.
         .leases(Leases::none())
         .n_ubatch(64)
         .n_threads(1)

@@ -131,7 +131,8 @@ fn thousands_of_probes_leave_nothing_behind() {
         Question::new(&mamba, &[&other], split(2)),
         // There is no room for the state on this card, but a probe does not allocate it.
         Question::new(&mamba, &[&tiny], split(2)),
-        // All others lead to errors. llama.cpp refuses them in the middle of the load, or while it creates the context.
+        // All questions from here on lead to errors. llama.cpp refuses them in the middle of the load, or while it
+        // creates the context.
         Question::new(&broken, &[&large], split(1)),
         Question::new(&llama, &[&large], split(2)),
         // This device does not exist.

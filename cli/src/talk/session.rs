@@ -17,8 +17,8 @@ use super::screen::{more_context, note, note_full, write};
 use crate::stop::Stop;
 use crate::terminal::print;
 
-/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this times the
-/// tokens of the context.
+/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this number
+/// times the tokens of the context.
 const MAX_PER_TOKEN: u64 = 128;
 /// The model is loaded again only if that makes it faster by at least this share.
 const MIN_GAIN: f64 = 0.1;

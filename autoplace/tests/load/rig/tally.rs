@@ -50,7 +50,7 @@ impl Tally {
         slack: u64,
     ) {
         let (mut ours, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        // What llama.cpp counts does not contain the buffer for logits.
+        // llama.cpp's count does not include the buffer for logits.
         ours.host.compute -= ours.output;
         let seen = self.seen.entry(arch.to_owned()).or_default();
         if !estimate.is_known() {
