@@ -30,8 +30,8 @@ pub(crate) struct Cache {
 }
 
 impl Remembered {
-    /// The tokens of the sequence, for a comparison with a text. The prefix has no spans, because only the spans of the
-    /// other text are used.
+    /// The tokens of the sequence, for a comparison with a text. The prefix has no spans, because only the spans of
+    /// that text are used.
     fn prefix(&self) -> Prefix<'_> {
         Prefix { tokens: &self.tokens, spans: &NO_SPANS, marks: &self.marks, scales: &self.scales }
     }

@@ -59,7 +59,7 @@ fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     taking.load().unwrap()
 }
 
-/// What the report says about the only GPU of the load.
+/// The report's entry for the only GPU of the load.
 fn measured(model: &Model) -> GpuReport {
     let report = model.report();
     assert_eq!(report.gpus.len(), 1, "{report}");

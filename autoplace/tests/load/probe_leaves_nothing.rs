@@ -52,7 +52,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// What a probe could leak.
+/// The resources that a probe could leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
     descriptors: usize,
