@@ -205,7 +205,7 @@ fn no_fleet_is_over_with_the_largest_picture() {
 #[ignore = "minutes"]
 fn no_fleet_of_three_hundred_is_over_with_the_largest_picture() {
     own_process!();
-    // After a failure, set the variable to the number after the failed one to continue from there.
+    // After a failure, the next number goes on behind it.
     let from = std::env::var("AUTOPLACE_FLEETS").map_or(1000, |from| from.parse().unwrap());
     fleets(from..1300);
 }
