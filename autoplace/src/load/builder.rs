@@ -94,8 +94,10 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is the largest number
-    /// from 4096 to 32,768 for which no layer has to leave the GPUs, but at most the model's training context.
+    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is 4096 for each
+    /// sequence, and up to 32,768 for all sequences together, if no layer has to leave the GPUs because of the
+    /// additional tokens, and if these take at most half of each device's remaining budget. No sequence has more than
+    /// the model's training context.
     #[doc(alias = "ctx_size")]
     #[doc(alias = "num_ctx")]
     #[doc(alias = "context_length")]
