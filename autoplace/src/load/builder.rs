@@ -30,10 +30,10 @@ pub struct ModelBuilder {
 }
 
 impl Model {
-    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe. It makes a plan,
-    /// loads the model, warms it up, and compares the memory that it took with the plan. See [`ModelBuilder::load`].
-    /// With the feature `hub`, the path can also be a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model
-    /// is in the cache.
+    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe. The load makes a
+    /// plan, reads the model, warms it up, and compares the memory that the model took with the plan. See
+    /// [`ModelBuilder::load`]. With the feature `hub`, the path can also be a name of the form
+    /// `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model is in the cache.
     ///
     /// # Errors
     ///

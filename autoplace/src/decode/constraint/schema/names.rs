@@ -5,8 +5,8 @@ use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-/// The maximum number of steps to check whether a pattern matches any other names. After this many steps, it is assumed
-/// that it does.
+/// The maximum number of steps to check whether a pattern matches any other names. If this is still unknown after so
+/// many steps, the pattern stays.
 const STEPS: u64 = 10_000;
 /// Characters that a name can contain without `\u`.
 const WRITTEN: &str = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]*";
