@@ -12,7 +12,7 @@ use autoplace::plan::GpuLayers;
 use autoplace::{Model, ModelBuilder};
 use test_support::demo_path;
 
-/// The memory that the driver takes during a load. Below it, the memory that the pools take at the first batch.
+/// The memory that the driver takes during a load, and the memory that the pools take at the first batch.
 const DRIVER: u64 = mib(5);
 const POOLS: u64 = mib(3);
 

@@ -14,8 +14,8 @@ use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, Ten
 use test_support::random_weights::DIMS;
 use test_support::synthetic::Sketch;
 
-/// The number of probes in a round. Below it is the number of rounds. A leak can be seen in every round, but the
-/// allocator's memory grows only in some rounds.
+/// The number of probes in a round, and the number of rounds. A leak can be seen in every round, but the allocator's
+/// memory grows only in some rounds.
 const PROBES: usize = 1_000;
 const ROUNDS: usize = 4;
 
