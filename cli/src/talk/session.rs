@@ -168,8 +168,8 @@ impl Session {
     }
 }
 
-/// Asks for the re-placement that an event recommends. It is done before the next token is generated. It is not done
-/// while a person types, because a message may come at any moment.
+/// Asks for the re-placement that an event recommends. The model is re-placed before the next token is generated, but
+/// not while a person types, because a message may come at any moment.
 fn follow(event: &Event, model: &Model) {
     // A move is reported at once, because the answer pauses during it.
     if let Event::Moving { done, .. } = event {
