@@ -157,8 +157,8 @@ impl PromptStore {
         copied.longest_pause = copied.longest_pause.max(time);
     }
 
-    /// The models with texts in the store, the largest first. One model is in the list several times
-    /// if its texts differ in more than their tokens: adapters, cache types, owners, versions of llama.cpp.
+    /// The models with texts in the store, the largest first. One model is in the list several times if the model's
+    /// texts differ in more than their tokens: adapters, cache types, owners, versions of llama.cpp.
     pub fn models(&self) -> Vec<StoredModel> {
         lock(&self.shared().tree).models()
     }

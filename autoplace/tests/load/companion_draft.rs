@@ -1,5 +1,5 @@
-//! The memory that is planned for a draft model is exactly what llama.cpp counts for it. The draft model has the same
-//! context as in llama.cpp's programs.
+//! For a draft model, the planned bytes of weights and cache are exactly llama.cpp's. The compute buffers have at most
+//! the planned bytes and their uncertainty. The draft model has the same context as in llama.cpp's programs.
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;

@@ -87,9 +87,8 @@ fn a_quantised_cache_keeps_separate_rotation_matrices_for_keys_and_values() {
     // bytes.
     let elements = 8 * 128 * 512;
     let (f16, q8_0, q4_0) = (2 * elements, elements / 32 * 34, elements / 32 * 18);
-    // The matrices contain floats. 128 is the largest power of two that divides the heads; for values the width is
-    // always
-    // 64.
+    // The matrices contain floats. 128 is the largest power of two that divides the heads; for values, the width is
+    // always 64.
     let (of_keys, of_values) = (4 * 128 * 128, 4 * 64 * 64);
     let profile = LLAMA_8B.profile();
     for (type_k, type_v, block) in [
