@@ -1,5 +1,5 @@
-//! The planner predicts what another quantisation would look like. This is compared with llama.cpp's own quantiser. In
-//! every architecture, every tensor must get the same type.
+//! The planner predicts the tensors of another quantisation. They are compared with those of llama.cpp's own quantiser.
+//! In every architecture, every tensor must get the same type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_void};

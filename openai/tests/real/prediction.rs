@@ -1,9 +1,9 @@
 //! Compares predicted speeds with those that llama-bench measures. The predictions are those of a second load. The
-//! first load ran at the same time as two busy processes. The predictions are made with all processors, and again in a
+//! first load runs at the same time as two busy processes. The predictions are made with all processors, and again in a
 //! cgroup that gets the time of half a core (Linux, if the process may make such a group).
 //!
-//! Each load runs in its own process, and begins with an empty cache folder, so that nothing is known before the first
-//! load. The ratios are not asserted, because they are meaningful only on a quiet machine.
+//! Each load runs in its own process. Both loads use one cache folder, which is empty at first, so that nothing is
+//! known before the first load. The ratios are not asserted, because they are meaningful only on a quiet machine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
