@@ -589,7 +589,7 @@ impl ModelBuilder {
         self.options()?.advice()
     }
 
-    /// Makes a plan, loads the model, warms it up, and compares the memory that it took with the plan.
+    /// Makes a plan, loads the model, warms it up, and compares the memory that the model took with the plan.
     ///
     /// If memory runs short at any stage, everything is released, and the model is planned again for the memory that is
     /// free by then. There are up to [`attempts`](Self::attempts) attempts, and the [report](Model::report) lists all
