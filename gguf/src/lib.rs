@@ -34,8 +34,8 @@
 //!
 //! [`Builder`] writes GGUF files whose tensor data is zeros. [`Header::part`] writes some tensors of a model, with
 //! their data, to a separate file. [`Header::skeleton`] is a model without its vocabulary, and [`Header::vocabulary`] a
-//! vocabulary without its model. With such small files, llama.cpp can compute how much memory a large model would take,
-//! without the large file.
+//! vocabulary without its model. With such small files, llama.cpp can be asked how much
+//! memory a large model would take, without the large file.
 
 #![forbid(unsafe_code)]
 

@@ -96,8 +96,7 @@ fn the_text_about_a_picture_on_the_driver_is_llama_cpps_token_for_token() {
     each_alone(&["Small Gemma 3", "Small Qwen2.5-VL"], is_the_same);
 }
 
-/// Without Step3-VL: in every run, a signal ends the software driver while it computes this model's tiles of 1,296
-/// patches.
+/// Without Step3-VL: the software driver ends in every run while it computes its tiles of 1,296 patches, with a signal.
 #[test]
 #[ignore = "minutes"]
 fn the_text_about_a_picture_on_the_driver_is_llama_cpps_for_the_other_families() {

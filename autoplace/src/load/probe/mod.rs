@@ -98,8 +98,8 @@ impl NativeProbe {
         self
     }
 
-    /// The memory, for each buffer type, of a load with this split over these GPUs. Without GPUs, this is the memory of
-    /// a load on the host alone.
+    /// The memory, for each buffer type, of a load with this split over these GPUs. Without GPUs, it is a load on the
+    /// host alone.
     ///
     /// # Errors
     ///
