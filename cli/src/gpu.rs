@@ -92,8 +92,8 @@ pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
 /// A machine with its simulated GPUs. As long as they are not dropped, they are devices of llama.cpp.
 pub(crate) type Simulated = (Machine, Vec<SimGpu>);
 
-/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory is what `nvidia-smi` shows before a
-/// program creates a context.
+/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory is the number that `nvidia-smi`
+/// shows before a program creates a context.
 pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error>> {
     if machine.gpus.len() > MAX_CARDS {
         let count = machine.gpus.len();

@@ -20,7 +20,7 @@ use crate::name::cut;
 const READABLE: f64 = 20.0;
 
 /// The minimum number of bits per weight of a file that counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
-/// (planner/src/profile/quantisation.rs).
+/// (planner/src/profile/quantisation/mod.rs).
 const FOUR_BITS: f64 = 4.24;
 
 /// A file that can be chosen. It contains a whole model, or it stands for all shards of a model.

@@ -1,5 +1,5 @@
-// The memory that a context of a model without data would take if the model had data: a correction of llama.cpp's
-// account.
+// Corrects the memory that llama.cpp reports for a context of a model without data: to the memory that the context
+// would take in a real load.
 #pragma once
 
 #include "llama-ext.h"

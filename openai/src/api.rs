@@ -321,7 +321,7 @@ impl Api {
         Ok(Completion::new(frame, choices, stream))
     }
 
-    /// What drafts tokens: the draft model, if one is loaded together with the model.
+    /// The source of draft tokens: the draft model, if one is loaded together with the model.
     pub(super) fn speculation(&self) -> Speculation {
         let plan = self.model.placement();
         match plan.companions.iter().any(|beside| beside.role == CompanionRole::Draft) {

@@ -112,7 +112,8 @@ impl EmbeddingRequest {
         let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
-                // A tokenizer needs about forty times as much memory as the text.
+                // Only the beginning is tokenized, because a tokenizer needs about forty times as much memory as the
+                // text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
                 embedder.embed_with(&texts, true, normalization)?
             }

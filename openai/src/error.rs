@@ -179,7 +179,7 @@ pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<
     Err(ApiError::invalid(param, message).with_code("context_length_exceeded"))
 }
 
-/// The beginning of a text. What is cut off could not fit into this many tokens.
+/// The beginning of a text. The part that is cut off could not fit into this many tokens.
 pub(super) fn beginning(text: &str, tokens: usize) -> &str {
     let most = tokens.saturating_mul(BYTES_PER_TOKEN).min(text.len());
     // `str::floor_char_boundary` is newer than the oldest supported Rust.

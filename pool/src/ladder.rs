@@ -272,8 +272,9 @@ mod tests {
         let ladder =
             Ladder::by_probes(&machine, &request, |request, machine| planned(&mut by_probes, request, machine))
                 .unwrap();
-        // One plan for the model alone. Nine for all texts: whole, in seven shares, on the host. Five for each smaller
-        // number of texts: whole, in three shares, on the host.
+        // One plan for the model alone. Nine for all texts: one with the whole GPU, one for each of the seven
+        // `EIGHTHS`, and one on the host. Five for each smaller number of texts: the same, but with the three
+        // `EIGHTHS_OF_FEWER`.
         assert_eq!((by_estimate, by_probes), (1 + 9 + 3 * 5, 1 + 9 + 5));
         let mut texts: Vec<u32> = ladder.rungs().iter().map(Rung::sequences).collect();
         texts.sort_unstable();

@@ -1,8 +1,8 @@
 //! `real`: compares two public models with llama.cpp's own programs, transformers and OpenAI's client.
 //!
-//! In: the models, from Python packages that are pinned by checksum. The models are assembled below `target/real` and
-//! never committed. Out: the table of `openai/tests/real`, which is also written to `target/real/report.md`. The step
-//! of `test` uses only the smaller model, and compares it only with libllama, which is already compiled.
+//! Input: the models, from Python packages that are pinned by checksum. They are assembled below `target/real` and
+//! never committed. Output: the table of `openai/tests/real`, which is also written to `target/real/report.md`. The
+//! step of `test` uses only the smaller model, and compares it only with libllama, which is already compiled.
 
 use std::fs::{self, File};
 use std::io;

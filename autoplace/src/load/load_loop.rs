@@ -29,8 +29,8 @@ use crate::profile::ModelProfile;
 pub(super) enum FirstAttempt {
     /// The saved plan, or a new one for the described or detected machine.
     Fresh,
-    /// This plan, or a new plan for the memory that is free now, because time has passed since the machine was
-    /// described.
+    /// This plan, or, with `None`, a new plan. The free memory is read again, because time has passed since the machine
+    /// was described.
     Again(Option<Box<Plan>>),
 }
 

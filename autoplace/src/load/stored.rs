@@ -58,8 +58,8 @@ impl Model {
         let streams = if of.kv_unified { 1 } else { of.n_seq_max };
         let needs_rest = needs_rest(native);
         let shape = needs_rest.then_some((streams, of.swa_full, of.n_rs_seq));
-        // In these models, the factors of the positions depend on the length of the context (llama-model.cpp,
-        // `get_rope_factors`).
+        // If a model has long and short factors of the positions, the length of the context decides which of them are
+        // used (llama-model.cpp, `get_rope_factors`).
         let is_long = header.tensors().any(|tensor| tensor.name().starts_with("rope_factors_long"));
         let length = is_long.then(|| of.n_ctx_seq());
         let key = format!(

@@ -222,7 +222,7 @@ fn damaged(reason: &'static str) -> io::Error {
 }
 
 /// Creates the folder for this user alone. Refuses a folder that another user owns or can use, because that user could
-/// read the texts, or forge what the model has read.
+/// read the texts, or forge computed states.
 fn private(folder: &Path) -> io::Result<()> {
     create(folder)?;
     let there = fs::metadata(folder).map_err(|error| of_file(folder, &error))?;

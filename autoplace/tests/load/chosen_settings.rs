@@ -11,7 +11,7 @@ use autoplace::{Model, Plan};
 use test_support::demo_path;
 
 /// The policy counts layers, because so small a model is as fast on some hosts as on a card. So a setting is chosen
-/// only where it brings one more layer onto the card.
+/// only if it brings one more layer onto the card.
 fn request() -> Request {
     Request::new().headroom(Headroom::Bytes(0)).policy(Policy::MostLayers).n_ctx(4096)
 }

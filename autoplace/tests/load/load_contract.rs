@@ -126,7 +126,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
         let params = llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..<_>::default() };
         let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
         assert!(!context.has_memory());
-        // Only the tokens of a text that have the flag are outputs (llama-context.cpp, `encode`).
+        // Only tokens that are added with the flag `true` are outputs (llama-context.cpp, `encode`).
         let mut batch = llama_sys::Batch::default();
         batch.add(1, 0, 0, false);
         batch.add(2, 1, 0, true);

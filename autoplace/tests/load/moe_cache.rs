@@ -28,7 +28,7 @@ fn builder(path: &Path, request: &Request, cache: MoeCache) -> ModelBuilder {
     Model::builder(path).request(request.clone()).moe_cache(cache).n_threads(1)
 }
 
-/// Checks that every byte is the same in the plan, in what llama.cpp counts, and on the card.
+/// Checks that the plan, llama.cpp's count and the card have the same number of bytes.
 fn agrees(model: &Model, used: u64) {
     let (plan, report) = (model.placement(), model.report());
     let [gpu] = report.gpus.as_slice() else { panic!("{report:?}") };

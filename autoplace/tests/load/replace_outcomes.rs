@@ -1,4 +1,4 @@
-//! A re-placement is refused, fails, waits until it is worth while, or is requested by another thread. No text loses a
+//! A re-placement is refused, fails, waits until it is worthwhile, or is requested by another thread. No text loses a
 //! token.
 
 use crate::replace_support::{builder, generations, load, plan, request};

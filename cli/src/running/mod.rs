@@ -71,8 +71,8 @@ fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
     (url, http)
 }
 
-/// Maximum memory of a card that the driver itself may be using. If more memory is in use than this and the bytes of
-/// the programs, it is not known who uses it.
+/// Maximum memory of a card that the driver itself may be using. If more memory is in use than the sum of this number
+/// and the bytes of the programs, it is not known who uses the rest.
 const DRIVERS_OWN: u64 = gib(1);
 
 impl Found {

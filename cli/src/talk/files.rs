@@ -84,7 +84,7 @@ fn read(name: &str, most: u64) -> Result<String, String> {
     Err(in_file(Path::new(name), wrong))
 }
 
-/// The text between two lines of backticks. They are longer than any row of backticks in the text.
+/// The text between two lines of backticks. Each of the two lines is longer than any row of backticks in the text.
 fn quoted(name: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);

@@ -17,8 +17,8 @@ use super::screen::{more_context, note, note_full, write};
 use crate::stop::Stop;
 use crate::terminal::print;
 
-/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this times the
-/// tokens of the context.
+/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this number
+/// times the tokens of the context.
 const MAX_PER_TOKEN: u64 = 128;
 /// The model is loaded again only if that makes it faster by at least this share.
 const MIN_GAIN: f64 = 0.1;
@@ -168,8 +168,8 @@ impl Session {
     }
 }
 
-/// Asks for the re-placement that an event recommends. It is done before the next token is generated. It is not done
-/// while a person types, because a message may come at any moment.
+/// Asks for the re-placement that an event recommends. The model is re-placed before the next token is generated, but
+/// not while a person types, because a message may come at any moment.
 fn follow(event: &Event, model: &Model) {
     // A move is reported at once, because the answer pauses during it.
     if let Event::Moving { done, .. } = event {

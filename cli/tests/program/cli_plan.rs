@@ -360,7 +360,7 @@ fn another_host_can_be_described() {
     assert_eq!(bytes(&memory["total"]), gib(32));
     let (_dir, large) = file(&LLAMA_70B.builder());
     let host = ["plan", &large, "--no-probe", "--gpu", "RTX 3060 12GB", "--ram", "16GiB:60GB/s"];
-    // The error says with what change the model would fit, and that it can be read from disk.
+    // The error says which change would make the model fit, and that the model can be read from disk.
     fails(&host, 1, &["does not fit", "with --allow-paging", "tok/s"]);
     let paging = [&host[..], &["--allow-paging", "--disk-rate", "3GB/s"]].concat();
     let said = succeeds(&paging);

@@ -249,7 +249,7 @@ fn on_host(path: &Path) -> ModelBuilder {
     Model::builder(path).n_ctx(N_CTX).n_gpu_layers(0).isolation(Isolation::None)
 }
 
-/// The files that `list` refuses by their names, with the reason.
+/// The files that `list` refuses: for each file's name, the reason.
 fn listed(user: &User, folder: &Path) -> BTreeMap<String, Option<String>> {
     let json = user.json(&["list", folder.to_str().unwrap()]);
     let name = |path: &Json| Path::new(path.as_str().unwrap()).file_name().unwrap().to_str().unwrap().to_owned();

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 
-/// The messages of a conversation. A call without an id, such as a local model's call, gets one, and its result gets
-/// the same one.
+/// The messages of a conversation. A call without an id, such as a local model's call, gets a new id, and the call's
+/// result gets the same id.
 pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let messages = messages.iter().map(|message| {

@@ -16,8 +16,9 @@ use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::llama_sys::Vocab;
 use autoplace::load::Model;
 
-/// Maximum number of other files. The same maximum applies to the fields that a request can select for its answer.
+/// Maximum number of other files.
 const MAX_FILES: usize = 1024;
+/// Maximum number of fields that a request can select for its answer.
 const MAX_FIELDS: usize = 64;
 
 #[derive(Debug, Deserialize)]

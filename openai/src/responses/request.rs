@@ -62,7 +62,8 @@ const REFUSED: [(&str, &str); 14] = [
     ("continue_final_message", ""),
     ("add_generation_prompt", "true"),
 ];
-/// Maximum bytes of the earlier responses and items whose ids are in a request. An HTTP request has the same maximum.
+/// Maximum bytes of the earlier responses and items to which a request refers by id. An HTTP request has the same
+/// maximum.
 const MAX_EARLIER_BYTES: usize = 16 << 20;
 
 /// The request's fields that the response repeats, and how its events are written.
@@ -158,7 +159,7 @@ fn includes(include: &[String], what: &str) -> bool {
     include.iter().any(|included| included == what)
 }
 
-/// The responses and items whose ids are in a request.
+/// Counts the bytes of the stored responses and items to which a request refers by id.
 #[derive(Debug, Default)]
 struct Earlier {
     bytes: usize,

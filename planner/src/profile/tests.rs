@@ -96,7 +96,7 @@ fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
 
 #[test]
 fn reasons_for_an_unknown_model_are_named() {
-    // A window's cache is as long as a batch. The context limits the batch only with causal attention.
+    // The length of a window's cache depends on the batch, which the context limits only with causal attention.
     let acausal = |architecture: &str| model(architecture, "").bool(&format!("{architecture}.attention.causal"), false);
     assert_eq!(profile(&acausal("llama")).unmodelled(), None);
     let shared = "attention.shared_kv_layers=1 block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";

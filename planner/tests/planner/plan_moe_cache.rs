@@ -212,7 +212,7 @@ fn an_earlier_plan_is_priced_by_the_currently_known_reuse_of_experts() {
     assert!(today(2.0, &with) > 1.2 * planned && today(40.0, &with) < planned);
     // Without a cache, the time does not depend on the hits.
     assert_eq!(Some(today(2.0, &without)), without.workload_seconds());
-    // A plan with two placements also takes the planned time.
+    // For a plan with two placements too, the predicted time is the planned time.
     let dense = LLAMA_8B.profile();
     let small = self::machine([behind("RTX 4060", 4, 16)]);
     let planner = Planner::new(&dense, &small).request(Request::new().n_ctx(32_768));

@@ -73,7 +73,8 @@ proptest! {
             prop_assert_eq!(plan.confidence, Confidence::Probed);
             prop_assert!(asked.contains(&plan.n_gpu_layers));
             let above = plan.n_gpu_layers + 1;
-            // If every answer differs by a third, the search may use up its probes before it has the answer.
+            // If every answer differs from the estimate by a third, the search may use up its probes before it finds
+            // the best plan.
             let is_known = asked.contains(&above) || asked.len() >= 6;
             prop_assert!(plan.full_offload || is_known || plan.n_gpu_layers == 0);
             prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));

@@ -176,8 +176,8 @@ impl Context {
     /// The bytes that this context and its model take, or with `no_alloc` would take.
     ///
     /// llama.cpp's own account of a `no_alloc` context leaves out the buffers that are reserved after the first prompt,
-    /// and counts a compute buffer twice if two backends share it. Both faults are corrected here (native/shim.cpp,
-    /// `reserve_the_rest`).
+    /// and counts a compute buffer twice if two backends share it. Both faults are corrected here (native/no_alloc.cpp,
+    /// `as_if_allocated`).
     ///
     /// # Errors
     ///

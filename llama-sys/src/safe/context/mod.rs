@@ -349,8 +349,8 @@ impl Context {
         self.embeddings
     }
 
-    /// How the embeddings of a sequence are combined. The parameters decide; if they leave it open, the model decides;
-    /// if the model states nothing, there is no pooling. Never [`Pooling::Unspecified`].
+    /// How the embeddings of a sequence are combined. The parameters decide; if they do not state the pooling, the
+    /// model decides; if the model does not state it either, there is no pooling. Never [`Pooling::Unspecified`].
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }

@@ -396,7 +396,7 @@ fn placements_that_were_once_missed_are_found() {
     let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
     let shared = card(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
     compare(&small(4, 768, 1536, 47_936), vec![shared], 449_284_980, &request, None).unwrap();
-    // If the host lacks only the bytes of the estimate's uncertainty, the search must not try it again.
+    // If the host lacks only the bytes of the estimate's uncertainty, the search must not try the placement again.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let gpus = vec![
         card(45_941_663),

@@ -88,7 +88,8 @@ impl Argument {
         }
     }
 
-    /// The schema of all arguments, in which the root is replaced by the schema of this argument.
+    /// The schema of all arguments (`root`), in which the property with this argument's name has this argument's
+    /// schema.
     fn around(&self) -> Value {
         let mut root = self.root.clone();
         root["properties"][self.name.as_str()] = self.schema.clone();
