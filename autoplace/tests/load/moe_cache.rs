@@ -182,6 +182,42 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     assert!(builder().plan().unwrap().moe_cache.is_none());
 }
 
+/// The weights are random, but each token's experts are chosen by the model's own routers.
+#[test]
+fn once_learned_texts_hit_within_five_points_of_what_a_plan_expects() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let _gpu = card(mib(256));
+    for arch in ["qwen3moe", "deepseek2"] {
+        let path = random(arch, None, folder.path());
+        let kept = folder.path().join(arch);
+        let load = |cache| builder(&path, &experts_on_host(1), cache).headroom_folder(&kept).load().unwrap();
+        let all = load(MoeCache::Bytes(mib(200))).placement().gpus().next().unwrap().footprint.experts;
+        let generate = |model: &Model, seed: u32| {
+            sampled(model, words(seed, 20), seed).max_tokens(400).text().unwrap();
+            model.expert_uses().unwrap()
+        };
+        let assumed = {
+            let model = load(MoeCache::Bytes(all / 2));
+            let mut seeds = 0..;
+            while generate(&model, seeds.next().unwrap()).total() < 22_000 {}
+            model.placement().moe_cache.unwrap().hits
+        };
+        for eighths in [3, 4, 6] {
+            let model = load(MoeCache::Bytes(all * eighths / 8));
+            let expected = model.placement().moe_cache.unwrap().hits;
+            assert!(eighths != 4 || expected != assumed, "{arch}: the plan knows nothing of earlier texts");
+            // An empty cache is filled first.
+            let before = generate(&model, 1000);
+            let after = generate(&model, 1001);
+            let (hits, uses) = (after.hits - before.hits, after.total() - before.total());
+            let observed = hits as f64 / uses as f64;
+            println!("{arch}, {eighths} eighths: {observed:.3} of {uses}, {expected:.3} expected");
+            assert!((observed - expected).abs() <= 0.05, "{arch}, {eighths} eighths: {observed}, not {expected}");
+        }
+    }
+}
+
 #[test]
 fn a_text_goes_on_with_a_cache_without_it_and_where_memory_is_short() {
     own_process!();
