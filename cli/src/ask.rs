@@ -200,7 +200,7 @@ fn cache_ram(text: &str) -> Result<CacheRam, String> {
     match text {
         "auto" => Ok(CacheRam::Auto),
         "off" | "0" => Ok(CacheRam::Off),
-        _ => sizes::size(text).map(CacheRam::Bytes).map_err(|error| format!("{error}, `auto`, or `off`")),
+        _ => sizes::size(text).map(CacheRam::Bytes).map_err(|error| format!("{error}; or auto, or off")),
     }
 }
 
@@ -209,7 +209,7 @@ fn moe_cache(text: &str) -> Result<MoeCache, String> {
     match text {
         "auto" => Ok(MoeCache::Auto),
         "off" | "0" => Ok(MoeCache::Off),
-        _ => sizes::size(text).map(MoeCache::Bytes).map_err(|error| format!("{error}, `auto`, or `off`")),
+        _ => sizes::size(text).map(MoeCache::Bytes).map_err(|error| format!("{error}; or auto, or off")),
     }
 }
 

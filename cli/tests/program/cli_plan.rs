@@ -280,6 +280,32 @@ fn an_impossible_plan_is_refused_with_its_fault() {
 }
 
 #[test]
+fn an_impossible_cache_of_experts_is_an_error_or_a_note() {
+    let (_dir, mixture) = file(&QWEN3_30B_A3B.builder());
+    let card = ["--gpu", "RTX 4070=12GiB,free=11GiB", "--no-probe"];
+    let with = |args: &[&'static str]| [&["plan", &mixture][..], &card, args].concat();
+    for (args, code, words) in [
+        (&["--moe-cache", "30GiB"][..], 1, &["moe_cache is 32212254720", "RTX 4070 can use 10."][..]),
+        (&["--moe-cache-mib", "30000"], 1, &["moe_cache is 31457280000"]),
+        (&["--moe-cache", "1MiB"], 1, &["the experts of one token"]),
+        (&["--moe-cache", "2GiB", "-sm", "tensor"], 2, &["-sm: the memory that `tensor` allocates"]),
+        (&["--moe-cache", "lots"], 2, &["`lots` is not a size", "or auto, or off"]),
+        (&["--moe-cache-mib", "-5"], 2, &["--moe-cache-mib: `-5` is not a number of MiB"]),
+    ] {
+        fails(&with(args), code, words);
+    }
+    let noted = |model: &str, machine: &[&str], why: &str| {
+        let text = plan(model, &[machine, &["--no-probe", "--moe-cache", "1GiB"]].concat());
+        let note = format!("note   no cache of 1.0 GiB for experts, although one was requested: {why}");
+        assert!(text.contains(&note), "{text}");
+    };
+    noted(&demo(), &card[..2], "the model has no experts");
+    noted(&mixture, &["--ram", "64GiB"], "there is no GPU that could hold it");
+    noted(&mixture, &["--gpu", "RTX 4090", "--ctx", "4096"], "all experts are on GPUs");
+    noted(&mixture, &["--gpu", "RTX 3060 12GB", "--policy", "most-layers"], "layers stay whole");
+}
+
+#[test]
 fn a_file_that_is_not_a_model_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();

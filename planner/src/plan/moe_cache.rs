@@ -236,7 +236,8 @@ impl Planner<'_> {
         let on_first = Assignment::by_counts(self.profile.n_layer(), &[self.profile.full_offload()]);
         let cache = Estimate::new(&self.profile, &gpus, params)?.overrides(overrides)?.expert_cache(&on_first);
         if cache.experts > 0 && cache.share == 0.0 {
-            let limit = format!("the experts of one token, and one more, take {} bytes", cache.least);
+            let least = cache.least;
+            let limit = format!("the experts of one token, and one more, take {} ({least} bytes)", Bytes(least));
             return Err(refused(params.moe_cache_size, limit));
         }
         Ok(())
@@ -246,7 +247,9 @@ impl Planner<'_> {
     fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
         let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
         let on = without.room.names();
-        refused(bytes, format!("{on} can use {most} bytes for layers, keys and values, and the cache together"))
+        let limit =
+            format!("{on} can use {} ({most} bytes) for layers, keys and values, and the cache together", Bytes(most));
+        refused(bytes, limit)
     }
 }
 

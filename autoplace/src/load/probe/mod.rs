@@ -308,8 +308,8 @@ pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Foo
     breakdown::sums(&rows(breakdown, devices), devices.len())
 }
 
-/// The shares of the devices. Without shares, llama.cpp splits in proportion to the free memory, so a single full
-/// device would get a share of NaN (llama-model.cpp, `load_tensors`), and even a load without allocations would fail.
+/// The shares of the devices. Without shares, llama.cpp asks each device for its free memory (llama-model.cpp,
+/// `load_tensors`), which a single device need not be asked for.
 fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
     match devices {
         [_] if split.tensor_split.is_empty() => vec![1.0],

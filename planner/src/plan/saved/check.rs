@@ -115,7 +115,7 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     }
     ensure!(
         count == 0 || split.iter().any(|&share| share > 0.0),
-        "tensor_split is 0 everywhere: llama.cpp divides by its sum"
+        "tensor_split is 0 everywhere, so that llama.cpp would split by the bytes that are free during the load"
     );
     OverrideRules::new(&plan.overrides, gpus).map_err(|error| format!("overrides: {error}"))?;
     Ok(())
