@@ -217,8 +217,8 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     let once = || builder(&machine).attempts(1);
     let planned = once().plan().unwrap();
     let (needed, device) = (on_gpu(&planned), gpu.device().name());
-    // After the plan and before the load, other programs take memory: first one byte too much, and then exactly what is
-    // left.
+    // After the plan and before the load, other programs take memory: first one byte too much, and then exactly the
+    // bytes that the plan does not need.
     gpu.set_taken(TOTAL - needed + 1);
     let error = once().load().unwrap_err();
     assert_eq!(out_of_memory(error), (device.clone(), needed, needed - 1));

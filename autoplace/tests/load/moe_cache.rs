@@ -167,7 +167,8 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let uses = model.expert_uses().unwrap();
     assert!(uses.hit_rate().unwrap() < cache.hits, "{uses:?} {cache:?}");
     let expected = text(&model);
-    // Both plans use the hit rates that were measured with the texts. What the current plan expected does not count.
+    // Both plans use the hit rates that were measured with the texts. The rates that the current plan expected do not
+    // count.
     let better = model.better_plan().unwrap().unwrap_or_else(|| panic!("{uses:?} {before}"));
     assert!(better.gain > 0.0 && better.plan.moe_cache.is_none(), "{better:?}");
     model.replace(None).unwrap();
@@ -177,7 +178,7 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     agrees(&model, gpu.used());
     assert_eq!(text(&model), expected);
     drop(model);
-    // A program that starts later uses what was measured too.
+    // A program that starts later uses the measured rates too.
     assert!(builder().plan().unwrap().moe_cache.is_none());
 }
 

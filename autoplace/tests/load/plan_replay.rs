@@ -1,4 +1,4 @@
-//! A saved plan is followed exactly, or it is refused with a list of what has changed. The tests make real loads on
+//! A saved plan is followed exactly, or it is refused with a list of the changes. The tests make real loads on
 //! simulated GPUs.
 
 use crate::sim_support::card;

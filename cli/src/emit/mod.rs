@@ -250,6 +250,7 @@ fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     };
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
-    // Names come from files and drivers. If a name contains a line break, what follows must not become a setting.
+    // Names come from files and drivers. If a name contains a line break, the text after the line break must not become
+    // a setting.
     lines.map(|line| format!("{mark} {}\n", line.replace(char::is_control, " "))).collect()
 }

@@ -123,7 +123,7 @@ Linux runs inside Windows (WSL): Windows manages the GPU's memory
     assert_eq!(Machine::read(&written).unwrap(), machine);
     let printed = user.says(&["devices", "--json", "--machine", &written]);
     assert_eq!(fs::read_to_string(&written).unwrap(), printed);
-    // What is taken: the learned bytes, and under WSL another 512 MiB.
+    // Bytes that count as taken: the learned bytes, and under WSL another 512 MiB.
     let taken = mib(40 + 50 + 512);
     for (headroom, bytes) in [
         ("tight", taken + mib(16)),

@@ -6,7 +6,7 @@ use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::SavedPlan;
 use test_support::shapes::LLAMA_8B;
 
-/// What is printed when a plan is saved, and the plan that was saved.
+/// The output when a plan is saved, and the plan that was saved.
 fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {
     let file = user.path("plan.json");
     let printed = user.says(&[args, &["--save", file.to_str().unwrap()]].concat());

@@ -23,14 +23,14 @@ fn talk(user: &User, args: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// What the program prints for these arguments and a context of this size.
+/// The output of the program for these arguments and a context of this size.
 fn talk_in(user: &User, args: &[&str], context: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     user.autoplace(&[&args[..], &["--temp", "0", "-c", context]].concat())
 }
 
-/// The answer, and what was printed to stderr.
+/// The answer, and the text on stderr.
 #[track_caller]
 fn said(output: &Output) -> (String, String) {
     let stderr = text(&output.stderr);

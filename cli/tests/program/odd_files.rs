@@ -357,7 +357,7 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
         expected.insert(format!("{name}.gguf"), words);
     }
     let listed = listed(&user, &folder);
-    // The model can be extracted without its projector, and what is extracted is complete.
+    // The model can be extracted without its projector, and the extracted file is complete.
     let [vision, text, whole] = ["vision", "text", "whole"].map(|name| folder.join(format!("{name}.gguf")));
     let [from, to] = [&vision, &text].map(|path| path.to_str().unwrap());
     let said = user.says(&["extract", from, to]);

@@ -187,7 +187,7 @@ fn two_gpus_share_layers_by_free_memory_with_the_rules_of_each_backend() {
     let cuda = TINY_BLOCK_CUDA + 128;
     let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(weights(3), (cuda, metal, TINY_EMBEDDING));
-    // If only the host has a block, `rope_freqs` is also on the host.
+    // With two layers on the cards, the host has a block, and therefore also `rope_freqs`.
     let output = TINY_EMBEDDING + TINY_NORM;
     let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
     assert_eq!(weights(2), (cuda, output, host));
@@ -214,7 +214,7 @@ fn the_alignment_of_vulkan_is_that_of_the_device_if_known() {
     let (exact, bound) = of(&vulkan);
     let (known, aligned) = of(&vulkan.alignment(32));
     assert!(!exact && known);
-    // All tensors are multiples of 256 bytes, except `rope_freqs` with its 8 floats (32 bytes).
+    // The bytes of every tensor are a multiple of 32, so this alignment adds nothing.
     let plain = 2 * TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(aligned, plain);
     assert!(bound > aligned && bound < aligned + 20 * 256);

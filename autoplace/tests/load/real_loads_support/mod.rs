@@ -61,7 +61,7 @@ impl Placement {
     }
 }
 
-/// Four settings. Together, they contain everything that changes what is allocated.
+/// Four settings. Together, they contain every choice that changes the allocations.
 pub(crate) fn settings() -> [ContextParams; 4] {
     let mut plain = ContextParams::default();
     (plain.n_ctx, plain.n_batch, plain.n_ubatch) = (512, 256, 64);
