@@ -1,5 +1,5 @@
-//! llama.cpp's own API without this library around it, for comparisons in benchmarks, in tests of real models and in the
-//! GPU check.
+//! llama.cpp's own API without this library around it, for comparisons in benchmarks, in tests of real models and in
+//! the GPU check.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! In: a file, and the placement of its layers. Out: [`Bare`], a model with its context. It has llama.cpp's own loops:
-//! speeds by the protocol of llama-bench, texts of `examples/simple` and `examples/batched`, greedy tokens and logits. The
-//! crate also has llama.cpp's own fit (feature `fit`), a [`Buffer`] that takes memory of a device, and
+//! speeds by the protocol of llama-bench, texts of `examples/simple` and `examples/batched`, greedy tokens and logits.
+//! The crate also has llama.cpp's own fit (feature `fit`), a [`Buffer`] that takes memory of a device, and
 //! [turns](in_turns) of two ways to do the same work.
 
 mod bare;

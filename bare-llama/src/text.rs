@@ -54,8 +54,8 @@ impl Bare {
         Ok(tokens)
     }
 
-    /// Generates at most `n` tokens with the loop of llama.cpp's `examples/simple`, in an empty memory. Returns the time
-    /// of all tokens but the first, and the number of these tokens.
+    /// Generates at most `n` tokens with the loop of llama.cpp's `examples/simple`, in an empty memory. Returns the
+    /// time of all tokens but the first, and the number of these tokens.
     ///
     /// # Panics
     ///

@@ -3,8 +3,8 @@
 //! In: a machine. Out: a folder with a JSON file for each check, a description of the machine, and a table with one
 //! line for each check. The exit code is 0 if all checks passed.
 //!
-//! The checks are calls into `autoplace-measure` and into llama.cpp itself (`bare-llama`), in order. Computations that a
-//! card, a driver or llama.cpp may crash run in the library's workers, or in child processes (`child.rs`).
+//! The checks are calls into `autoplace-measure` and into llama.cpp itself (`bare-llama`), in order. Computations that
+//! a card, a driver or llama.cpp may crash run in the library's workers, or in child processes (`child.rs`).
 
 mod checks;
 mod child;

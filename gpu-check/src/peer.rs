@@ -1,9 +1,9 @@
 //! A process that compares the library with llama.cpp's own functions, which know no worker.
 //!
-//! In: a question on stdin. Out: a line of JSON for each stage. A question about a split lets the library or llama.cpp's
-//! own fit determine it, and computes with it through llama.cpp's own functions. So the same code times, loads and
-//! measures both sides. A question about turns lets the library and llama.cpp's own loop compute in turns on the same
-//! split.
+//! In: a question on stdin. Out: a line of JSON for each stage. A question about a split lets the library or
+//! llama.cpp's own fit determine it, and computes with it through llama.cpp's own functions. So the same code times,
+//! loads and measures both sides. A question about turns lets the library and llama.cpp's own loop compute in turns on
+//! the same split.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

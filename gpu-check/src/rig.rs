@@ -119,8 +119,8 @@ impl Opened {
         Ok(machine)
     }
 
-    /// This [machine](Self::machine) without what earlier programs have measured on it. The process of the checks itself
-    /// reads the user's cache, and only its children have a cache of their own.
+    /// This [machine](Self::machine) without what earlier programs have measured on it. The process of the checks
+    /// itself reads the user's cache, and only its children have a cache of their own.
     pub(crate) fn unmeasured(&self) -> Result<Machine> {
         let mut machine = self.machine()?;
         machine.host.rates = None;

@@ -189,8 +189,8 @@ fn once_learned_texts_hit_within_five_points_of_what_a_plan_expects() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let _gpu = card(mib(256));
-    // A cache of fewer experts than a token uses is expected to be never hit, so the second model, of which each token uses
-    // two of four experts in each layer, has a larger cache.
+    // A cache of fewer experts than a token uses is expected to be never hit, so the second model, of which each token
+    // uses two of four experts in each layer, has a larger cache.
     for (arch, sizes) in [("qwen3moe", &[3, 6][..]), ("deepseek2", &[6])] {
         let path = random(arch, None, folder.path());
         let all = {

@@ -240,10 +240,10 @@ fn a_cache_on_two_cards_is_divided_as_by_llama_cpp() {
     }
 }
 
-/// Measurements of kekzl/imp 1374 and 1365 (2026-08): all experts of Qwen3-30B-A3B Q4_K_M are on the host, and there are
-/// caches of four sizes. The measurements were made with another engine, whose time for everything but the experts is
-/// different. So one row calibrates this time. The row without a cache (1365: every expert is uploaded) calibrates the
-/// link.
+/// Measurements of kekzl/imp 1374 and 1365 (2026-08): all experts of Qwen3-30B-A3B Q4_K_M are on the host, and there
+/// are caches of four sizes. The measurements were made with another engine, whose time for everything but the experts
+/// is different. So one row calibrates this time. The row without a cache (1365: every expert is uploaded) calibrates
+/// the link.
 #[test]
 fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
     const RESIDENT: f64 = 311.24;

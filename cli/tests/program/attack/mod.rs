@@ -1,5 +1,5 @@
-//! Measures how much memory hostile clients can make `autoplace serve` use, and whether the server answers other clients
-//! at the same time. Prints a Markdown table. `serve_hostile` is a small version of it, which the CI runs.
+//! Measures how much memory hostile clients can make `autoplace serve` use, and whether the server answers other
+//! clients at the same time. Prints a Markdown table. `serve_hostile` is a small version of it, which the CI runs.
 //!
 //!     cargo xtask attack [PROGRAM [WORD]]
 

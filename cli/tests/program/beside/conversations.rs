@@ -1,5 +1,6 @@
-//! Measures many conversations (`cargo xtask conversations`) on servers with few places: `autoplace serve`, and the llama-server of
-//! the pinned llama.cpp. It reports the share of the prompts that each server computes, the total time, and the memory.
+//! Measures many conversations (`cargo xtask conversations`) on servers with few places: `autoplace serve`, and the
+//! llama-server of the pinned llama.cpp. It reports the share of the prompts that each server computes, the total time,
+//! and the memory.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: a Markdown table on standard output. Both
 //! servers get the same trace: conversations that continue after turns of other conversations, edits of earlier turns,

@@ -2,8 +2,8 @@
 //! after many clients that come and go.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. Both servers
-//! get the same requests (`cargo xtask server-memory`). The test fails if an answer is incomplete, or if a place of a server is still occupied at the
-//! end.
+//! get the same requests (`cargo xtask server-memory`). The test fails if an answer is incomplete, or if a place of a
+//! server is still occupied at the end.
 
 use std::ops::Range;
 use std::path::Path;
