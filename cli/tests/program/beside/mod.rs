@@ -1,5 +1,5 @@
-//! `autoplace serve` beside llama.cpp's llama-server: times and memory, as tables. Each test is ignored, and has a verb of
-//! `cargo xtask`, which compiles both programs with the same options.
+//! `autoplace serve` beside llama.cpp's llama-server: times and memory, as tables. Each test is ignored, and has a verb
+//! of `cargo xtask`, which compiles both programs with the same options.
 //!
 //! In: a model, and both programs. Out: running servers, and the times and tokens of their texts.
 
