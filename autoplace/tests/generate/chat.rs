@@ -201,3 +201,19 @@ fn text_from_a_person_is_never_a_control_token() {
 fn a_model_without_a_template_is_an_error() {
     assert_matches!(load().chat(), Err(Error::Template(error)) if matches!(**error, chat::Error::NoTemplate { .. }));
 }
+
+#[test]
+fn the_settings_of_a_chat_are_those_of_its_answers() {
+    let model = load();
+    let answer = |set: fn(Chat) -> Chat| {
+        let hot = model.chat_with(template()).max_tokens(16).temp(50.0).seed(1);
+        ask(&mut set(hot), "Whence comest thou?").0
+    };
+    let likeliest = ask(&mut model.chat_with(template()).max_tokens(16).temp(0.0), "Whence comest thou?").0;
+    let hot = answer(|chat| chat.top_k(0).top_p(1.0).min_p(0.0));
+    assert_ne!(hot, likeliest);
+    assert_eq!(answer(|chat| chat.top_k(1)), likeliest);
+    assert_eq!(answer(|chat| chat.top_p(0.0)), likeliest);
+    assert_eq!(answer(|chat| chat.min_p(1.0)), likeliest);
+    assert_ne!(answer(|chat| chat.top_k(0).top_p(1.0).min_p(0.0).seed(2)), hot);
+}

@@ -171,6 +171,24 @@ fn a_person_asks_and_looks_at_the_placement_and_leaves() {
 }
 
 #[test]
+fn a_system_message_is_set_and_removed_at_the_prompt() {
+    let user = User::new();
+    let mut terminal = Terminal::chat(&user, &SHORT, &[]);
+    let mut prompt_tokens = |system: &str| {
+        assert_eq!(terminal.answer(system), "");
+        // This keeps the system message.
+        terminal.answer("/clear");
+        terminal.answer("Who art thou?");
+        number(&terminal.answer("/stats"), "prompt ")
+    };
+    let without = prompt_tokens("/system");
+    let with = prompt_tokens(&format!("/system {}", ["and he said"; 8].join(" ")));
+    assert!(with >= without + 24, "three words, eight times: {without}, {with}");
+    assert_eq!(prompt_tokens("/system"), without);
+    terminal.leaves();
+}
+
+#[test]
 fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     let user = User::new();
     let [plain, long] = [("a b.txt", 40), ("long.txt", 4000)].map(|(name, n)| {

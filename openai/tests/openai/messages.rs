@@ -260,6 +260,9 @@ fn errors_have_anthropics_form_and_name_the_place() {
     let image = json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}});
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
     let searching = json!({"type": "web_search_20250305", "name": "web_search"});
+    let called = json!({"type": "tool_use", "id": "1", "name": "walk", "input": 3});
+    let answered = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [called]}]);
+    let schema = json!({"type": "json_schema", "schema": {"type": "object"}});
     let mut unique = walk();
     unique["strict"] = true.into();
     unique["input_schema"]["properties"]["days"] = json!({"type": "array", "uniqueItems": true});
@@ -297,6 +300,49 @@ fn errors_have_anthropics_form_and_name_the_place() {
             "output_config.format.schema.properties.p",
         ),
         (json!({"thinking": {"type": "loud"}}), 400, "invalid_request_error", "thinking.type"),
+        (
+            json!({"thinking": {"type": "enabled", "display": "loud"}}),
+            400,
+            "invalid_request_error",
+            "thinking.display is `loud`",
+        ),
+        (user(json!([{"type": "video"}])), 400, "invalid_request_error", "blocks of type `video`"),
+        (
+            user(json!([{"type": "document", "source": {"type": "base64", "data": "YQ=="}}])),
+            400,
+            "invalid_request_error",
+            "documents of type `base64`",
+        ),
+        (
+            json!({"messages": answered}),
+            400,
+            "invalid_request_error",
+            "messages[1].content[0].input: expected an object",
+        ),
+        (
+            json!({"tools": [walk()], "tool_choice": {"type": "tool"}}),
+            400,
+            "invalid_request_error",
+            "`tool_choice.name` is missing",
+        ),
+        (
+            json!({"tools": [walk()], "tool_choice": {"type": "some"}}),
+            400,
+            "invalid_request_error",
+            "tool_choice.type is `some`",
+        ),
+        (
+            json!({"output_config": {"format": {"type": "json_object"}}}),
+            400,
+            "invalid_request_error",
+            "output_config.format: use `json_schema`",
+        ),
+        (
+            json!({"output_config": {"format": schema}, "output_format": schema}),
+            400,
+            "invalid_request_error",
+            "`output_format` is given beside `output_config.format`",
+        ),
     ] {
         let (answered, answer) = post(&server, &more);
         let said = answer["error"]["message"].as_str().unwrap_or_default();
