@@ -46,30 +46,3 @@ pub(super) fn status(error: &ApiError) -> u16 {
         status => status,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{error_json, status};
-    use crate::ApiError;
-
-    /// Anthropic's clients decide by this name whether they ask again.
-    #[test]
-    fn each_status_has_the_name_that_anthropic_gives_it() {
-        for (ours, theirs, kind) in [
-            (400, 400, "invalid_request_error"),
-            (401, 401, "authentication_error"),
-            (403, 403, "permission_error"),
-            (404, 404, "not_found_error"),
-            (409, 409, "invalid_request_error"),
-            (413, 413, "request_too_large"),
-            (429, 429, "rate_limit_error"),
-            (500, 500, "api_error"),
-            (503, 529, "overloaded_error"),
-            (504, 504, "timeout_error"),
-        ] {
-            let error = ApiError::new(ours, "because");
-            assert_eq!(status(&error), theirs);
-            assert_eq!(error_json(&error)["error"]["type"], kind, "{ours}");
-        }
-    }
-}

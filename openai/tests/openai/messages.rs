@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader};
 
 use autoplace::chat::ChatTemplate;
+use autoplace_openai::ApiError;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
@@ -361,6 +362,27 @@ fn errors_have_anthropics_form_and_name_the_place() {
     let response = ureq::post(server.url(PATH)).send_json(asked(&json!({"tools": [searching]}))).unwrap();
     let left_out = response.headers()["x-autoplace-left-out"].to_str().unwrap();
     assert!(left_out.starts_with("tools[0]: tools of type `web_search_20250305`"), "{left_out}");
+}
+
+/// By these names clients decide whether they ask again.
+#[test]
+fn each_status_has_the_name_that_anthropic_gives_it() {
+    for (ours, theirs, kind) in [
+        (400, 400, "invalid_request_error"),
+        (401, 401, "authentication_error"),
+        (403, 403, "permission_error"),
+        (404, 404, "not_found_error"),
+        (409, 409, "invalid_request_error"),
+        (413, 413, "request_too_large"),
+        (429, 429, "rate_limit_error"),
+        (500, 500, "api_error"),
+        (503, 529, "overloaded_error"),
+        (504, 504, "timeout_error"),
+    ] {
+        let error = ApiError::new(ours, "because");
+        assert_eq!(error.anthropic_status(), theirs);
+        assert_eq!(error.to_anthropic_json()["error"]["type"], kind, "{ours}");
+    }
 }
 
 #[test]
