@@ -260,3 +260,25 @@ fn workload(text: &str) -> Result<Workload, String> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{moe_cache, workload};
+    use autoplace::plan::{MoeCache, Workload};
+
+    #[test]
+    fn a_workload_is_a_prompt_and_its_reply() {
+        assert_eq!(workload("4096+512"), Ok(Workload::new(4096, 512)));
+        assert_eq!(workload("0+1"), Ok(Workload::new(0, 1)));
+        for wrong in ["4096", "4096+0", "+5", "a+b", "9999999999+1"] {
+            assert!(workload(wrong).unwrap_err().contains("PROMPT+REPLY"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_cache_of_experts_is_a_number_of_bytes_or_a_word() {
+        assert_eq!(["auto", "off", "0"].map(moe_cache), [Ok(MoeCache::Auto), Ok(MoeCache::Off), Ok(MoeCache::Off)]);
+        assert_eq!(moe_cache("512MiB"), Ok(MoeCache::Bytes(512 << 20)));
+        assert!(moe_cache("much").unwrap_err().ends_with("`auto`, or `off`"));
+    }
+}

@@ -165,7 +165,7 @@ fn logit_bias(text: &str) -> Result<(i32, f32), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{logit_bias, samplers};
+    use super::{last_n, logit_bias, samplers};
     use autoplace::generate::SamplerKind;
 
     #[test]
@@ -176,5 +176,8 @@ mod tests {
         let read = samplers("top_k;min-p;temp").unwrap().0;
         assert_eq!(read, [SamplerKind::TopK, SamplerKind::MinP, SamplerKind::Temperature]);
         assert!(samplers("top_k;best").unwrap_err().contains("best"));
+        // To llama.cpp, -1 means the whole context.
+        assert_eq!(["-1", "0", "64"].map(last_n), [Ok(i32::MAX as u32), Ok(0), Ok(64)]);
+        assert!(last_n("-2").is_err() && last_n("all").is_err());
     }
 }

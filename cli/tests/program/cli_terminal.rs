@@ -171,6 +171,47 @@ fn a_person_asks_and_looks_at_the_placement_and_leaves() {
 }
 
 #[test]
+fn a_system_message_is_set_and_removed_at_the_prompt() {
+    let user = User::new();
+    let mut terminal = Terminal::chat(&user, &SHORT, &[]);
+    let mut prompt_tokens = |system: &str| {
+        assert_eq!(terminal.answer(system), "");
+        // This keeps the system message.
+        terminal.answer("/clear");
+        terminal.answer("Who art thou?");
+        number(&terminal.answer("/stats"), "prompt ")
+    };
+    let without = prompt_tokens("/system");
+    let with = prompt_tokens(&format!("/system {}", ["and he said"; 8].join(" ")));
+    assert!(with >= without + 24, "three words, eight times: {without}, {with}");
+    assert_eq!(prompt_tokens("/system"), without);
+    terminal.leaves();
+}
+
+#[test]
+fn draft_tokens_come_from_a_draft_model_or_the_text_and_change_no_answer() {
+    let (user, demo) = (User::new(), demo());
+    let question = "and he said, and he said, and he said";
+    let answered = |args: &[&str]| {
+        let settings = [&["--template", "chatml", "-n", "24", "--ctx", "1024"], args].concat();
+        let mut terminal = Terminal::chat(&user, &settings, &[]);
+        let answer = terminal.answer(question);
+        let stats = terminal.answer("/stats");
+        terminal.leaves();
+        (answer, stats)
+    };
+    let (plain, stats) = answered(&[]);
+    assert!(!stats.contains("draft tokens"), "{stats}");
+    // A model may be its own draft model.
+    let (answer, stats) = answered(&["--draft-model", &demo, "--draft-max", "2", "--draft-p-min", "0"]);
+    assert_eq!(answer, plain);
+    assert!(stats.contains("draft tokens accepted"), "{stats}");
+    let (answer, stats) = answered(&["--prompt-lookup", "--draft-max", "3"]);
+    assert_eq!(answer, plain);
+    assert!(stats.contains("draft tokens accepted"), "{stats}");
+}
+
+#[test]
 fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     let user = User::new();
     let [plain, long] = [("a b.txt", 40), ("long.txt", 4000)].map(|(name, n)| {

@@ -17,6 +17,8 @@ mod cli_outputs;
 mod cli_plan;
 #[cfg(unix)]
 mod cli_ps;
+#[cfg(unix)]
+mod cli_runtime;
 mod cli_support;
 mod cli_talk;
 #[cfg(unix)]

@@ -393,6 +393,27 @@ fn models_that_belong_together_come_together_and_leave_together() {
 }
 
 #[test]
+fn a_model_for_which_another_must_go_waits_while_enough_were_reloaded_lately() {
+    let mut state = pool(&machine(&[], "Ryzen 9 7950X", 16), &["8b", "14b"], CTX);
+    state.now = Duration::from_secs(100);
+    let first = decide(&state, Some("8b")).unwrap();
+    carry_out(&mut state, &first);
+    state.limits = Limits::default().reloads_per_minute(2);
+    state.reloads = [50, 70, 80].map(Duration::from_secs).to_vec();
+    state.models[1].demand.count_request(state.now, true);
+    state.models[1].waiting = 1;
+    let plan = decide(&state, Some("14b")).unwrap();
+    assert_eq!(names(&plan.steps), ["wait 30 s"], "{plan}");
+    assert!(plan.reasons[0].contains("nothing is unloaded or moved for 30 s"), "{plan}");
+    assert!(plan.model("8b").is_some_and(|model| !model.is_new) && plan.model("14b").is_none(), "{plan}");
+    // Then only one of those reloads is younger than a minute.
+    state.now += Duration::from_secs(30);
+    let plan = decide(&state, Some("14b")).unwrap();
+    assert_eq!(names(&plan.steps), ["unload 8b", "load 14b"], "{plan}");
+    carry_out(&mut state, &plan);
+}
+
+#[test]
 fn no_more_models_are_reloaded_in_a_minute_than_is_allowed_and_the_plan_says_so() {
     let mut state = pool(&desktop(), &["32b", "30b-a3b"], CTX);
     state.limits = Limits::default().reloads_per_minute(2);
