@@ -16,7 +16,8 @@
 //!   9.4. With 2 used: 32.0 % with 3.4 %, and 45 % with 5.2 % (docs/bench-data/2026-07-15-route-trace). `a` is 12.2 and
 //!   13.9.
 //! - The second model again, a tenth of the bytes of all experts (tetherto/qvac-fabric-llm.cpp 237): 77.8 %. `a` is at
-//!   most 30. It is less, because the cache has only experts of layers on the host, and holds more than a tenth of them.
+//!   most 30. It is less, because the cache has only experts of layers on the host, and holds more than a tenth of
+//!   them.
 //! - The second model again, 300 tokens of one text with a cold cache (kekzl/imp 2061): 62 % with 36 %. `a` is 3.7, if
 //!   only the uses that the cache could hit are counted.
 //! - 256 experts, 6 used (DeepSeek V4 Flash, FlashML-org/FreeToken 174): 8 to 18 % with 4.5 %. `a` is 1 to 4.
