@@ -95,7 +95,8 @@ pub(super) fn warm_up(
 /// If GPUs compute, reserves compute buffers for more numbers of tokens than llama.cpp itself does. These are a half, a
 /// quarter and an eighth of a batch, each of these three numbers minus one, and the largest number of tokens that GPUs
 /// leave to the CPU. One is subtracted because a power of two is often also a width of the model; its graph can then
-/// reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves buffers for all numbers.
+/// reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves buffers for all numbers. A
+/// whole batch is reserved again, because a change of adapters loses the room for as many rows of a picture.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());
@@ -106,7 +107,7 @@ pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error
         Verify::Full => (1..=n_ubatch).rev().collect::<Vec<_>>(),
         Verify::Off | Verify::Quick => halves.chain([MAX_NOT_OFFLOADED]).collect(),
     };
-    numbers.retain(|n_tokens| (1..n_ubatch).contains(n_tokens));
+    numbers.retain(|n_tokens| (1..=n_ubatch).contains(n_tokens));
     numbers.into_iter().try_for_each(|n_tokens| context.reserve(n_tokens))
 }
 
