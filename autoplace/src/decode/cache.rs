@@ -156,7 +156,7 @@ impl Cache {
             }
         };
         if self.checkpoints.limit > 0 && context.has_partial_state() {
-            place.stops = Stops::new(prompt.tokens.len(), place.cached, common);
+            place.stops = Stops::new(prompt.tokens.len(), prompt.spans, place.cached, common);
         }
         Ok(place)
     }

@@ -316,7 +316,10 @@ impl Timed {
     /// Writes the model's skeleton. The time for this counts as spent in the probe.
     fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
-        let probe = args.adapters.probe(NativeProbe::new(header)?);
+        let mut probe = args.adapters.probe(NativeProbe::new(header)?);
+        if args.with.iter().any(|(role, _)| *role == CompanionRole::Mmproj) {
+            probe = probe.projector();
+        }
         Ok(Self { probe, spent: Cell::new(begin.elapsed()) })
     }
 }
