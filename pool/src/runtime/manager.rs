@@ -48,6 +48,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             Task::Look => {
                 looked = shared.now();
                 look(shared);
+                shared.lock().memory_checks += 1;
             }
             Task::Close => break,
         }
@@ -74,6 +75,7 @@ fn give(due: Vec<Due>) {
 /// Gives handles of the models that are ready, and waits for the next task.
 fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
     let mut state = shared.lock();
+    state.is_working = false;
     loop {
         let now = shared.now();
         if state.is_closed {
@@ -87,9 +89,11 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
             continue;
         }
         if let Some(task) = task(&state, now) {
+            state.is_working = true;
             return task;
         }
         if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating(now) {
+            state.is_working = true;
             return Task::Anticipate;
         }
         let look = shared.settings.look;

@@ -49,6 +49,10 @@ pub(super) struct State {
     pub(super) succession: Succession,
     /// Whether a request has come, or a text has ended, since the pool last decided about the next request.
     pub(super) may_anticipate: bool,
+    /// Whether the pool's thread decides or carries something out at the moment.
+    pub(super) is_working: bool,
+    /// How often it has read the machine's memory.
+    pub(super) memory_checks: u64,
     next_id: Id,
 }
 
