@@ -5,6 +5,7 @@ mod bounds;
 mod ours;
 mod rivals;
 mod sim;
+mod tries;
 
 use autoplace::machine::Machine;
 use autoplace::plan::{Context, Request};
@@ -12,6 +13,7 @@ use autoplace_pool::Rung;
 use test_support::random_weights::Dice;
 
 use crate::models::{machine, model};
+use bounds::Foresight;
 use ours::Ours;
 use rivals::{LlamaSwap, Ollama, Router};
 use sim::{Caching, Report, Rule, TracedModel, Wish};
@@ -267,6 +269,30 @@ fn twenty_five_traces_held_out() {
                 ratios.join(", "),
                 gigabytes(read),
                 gigabytes(read_by_best)
+            );
+        }
+    }
+}
+
+/// Prints, for the five traces, whether a half of the waiting under the best other rule is within reach at all.
+#[test]
+#[ignore = "a minute: prints the table of bounds of benches/results"]
+fn bounds_of_five_traces() {
+    println!("| trace | files | best other rule | a half of it | pool | loading on request | knowing all | room for all |");
+    println!("|---|---|--:|--:|--:|--:|--:|--:|");
+    let traces = [chat_and_titles(1), agent(2), hundred_users(3), slow_and_fast(4), random(5)];
+    for Trace { name, machine, models, wishes } in &traces {
+        for caching in [Caching::Nothing, Caching::Pages] {
+            let trace = (machine, &models[..], &wishes[..]);
+            let pool = sim::run(trace, caching, &mut Ours::new((machine, models), false)).waited;
+            let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama::default(), &mut Router];
+            let best = rivals.map(|rule| sim::run(trace, caching, rule).waited).into_iter().fold(f64::INFINITY, f64::min);
+            let bounds = [Foresight::Nothing, Foresight::All].map(|foresight| bounds::in_order(trace, caching, foresight));
+            let room = bounds::with_room_for_all(trace).waited;
+            let share = |seconds: f64| format!("{seconds:.0} s ({:.2})", seconds / best);
+            println!(
+                "| {name} | {caching:?} | {best:.0} s | {:.0} s | {} | {} | {} | {} |",
+                best / 2.0, share(pool), share(bounds[0]), share(bounds[1]), share(room)
             );
         }
     }

@@ -27,6 +27,7 @@ pub(crate) struct Ours {
     with_handle: BTreeSet<usize>,
     /// Number of requests that have come.
     come: usize,
+    no_look: bool,
 }
 
 impl Ours {
@@ -47,6 +48,15 @@ impl Ours {
             is_clairvoyant: false,
             with_handle: BTreeSet::new(),
             come: 0,
+            no_look: false,
+        }
+    }
+
+    pub(crate) fn variant(&mut self, name: &str) {
+        self.state.limits.anticipate = !name.contains("noant");
+        self.no_look = name.contains("nolook");
+        if name.contains("many") {
+            self.state.limits.reloads_per_minute = Some(1000);
         }
     }
 
@@ -202,7 +212,7 @@ impl Rule for Ours {
                 return action;
             }
         }
-        if system.now >= self.looked + LOOK {
+        if !self.no_look && system.now >= self.looked + LOOK {
             self.looked = system.now;
             self.decide(system, None);
             if matches!(self.steps.front(), Some(Step::HoldOff { .. })) {
