@@ -7,6 +7,7 @@ use crate::ladder::Rung;
 use crate::search::{Arrangement, Choice, cheapest_of};
 use crate::state::{ModelState, PoolState};
 use crate::succession::exposed;
+use crate::wager::Wager;
 
 /// If the chance that a model is requested next is below this, the model is not loaded in advance.
 const UNLIKELY: f64 = 0.05;
@@ -82,7 +83,7 @@ impl<'s> Outlook<'s> {
         let fastest = model.ladder.rungs().iter().map(seconds).fold(f64::INFINITY, f64::min);
         let slower = |seconds: f64| model.priority * chance * (seconds - fastest).max(0.0);
         let out = model.priority * (chance * load + self.later(index, load));
-        let hidden = model.priority * chance * exposed(load, self.gap(index)) + DISTURBANCE * load;
+        let hidden = model.priority * chance * exposed(load, self.gap(index)) + crate::knobs::get(6, DISTURBANCE) * load;
         let stays = match &model.loaded {
             Some(rung) => slower(seconds(rung)),
             None => out,
@@ -124,8 +125,23 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     let best = cheapest_of(state, choices, &[])?;
     let loaded = best.order.iter().filter(|&&index| best.choices[index].rung.is_some());
     let loads: f64 = loaded.map(|&index| state.models[index].load_seconds(&state.machine)).sum();
-    let is_worth = stays - best.price >= (MIN_SHARE * loads).max(MIN_SECONDS);
+    let is_worth = stays - best.price >= (crate::knobs::get(2, MIN_SHARE) * loads).max(MIN_SECONDS);
     (is_worth && loads > 0.0).then_some(best)
+}
+
+/// What this arrangement loads and unloads, with the seconds of each load.
+pub(crate) fn wager(state: &PoolState, arrangement: &Arrangement) -> Wager {
+    let mut wager = Wager::default();
+    for &index in &arrangement.order {
+        let model = &state.models[index];
+        let entry = (model.name.clone(), model.load_seconds(&state.machine));
+        match (&model.loaded, &arrangement.choices[index].rung) {
+            (None, Some(_)) => wager.loads.push(entry),
+            (Some(_), None) => wager.unloads.push(entry),
+            _ => {}
+        }
+    }
+    wager
 }
 
 impl PoolState {

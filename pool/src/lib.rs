@@ -7,6 +7,8 @@ mod demand;
 mod error;
 mod file;
 mod held;
+#[doc(hidden)]
+pub mod knobs;
 mod ladder;
 mod plan;
 mod report;
@@ -15,6 +17,7 @@ mod search;
 mod spec;
 mod state;
 mod succession;
+mod wager;
 
 pub use demand::{DEMAND_WINDOW, Demand};
 pub use error::Error;
@@ -26,3 +29,4 @@ pub use runtime::{Activity, ModelHandle, ModelRequest, ModelStatus, Pool, PoolBu
 pub use spec::{ModelSpec, check};
 pub use state::{Limits, ModelState, PoolState};
 pub use succession::Succession;
+pub use wager::{Wager, Wagers};

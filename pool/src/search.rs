@@ -192,7 +192,7 @@ const MIN_TURNS: f64 = 0.5;
 /// again takes the room back.
 fn patience(state: &PoolState) -> f64 {
     let out = state.models.iter().filter(|model| model.loaded.is_none());
-    2.0 + out.map(|model| model.demand.turns(state.now).min(1.0)).sum::<f64>()
+    crate::knobs::get(4, 2.0) + out.map(|model| model.demand.turns(state.now).min(1.0)).sum::<f64>()
 }
 
 /// What the prices of one model's choices rest on.
@@ -286,7 +286,7 @@ impl<'s> Prices<'s> {
                 // It is not known whose memory it takes when it comes back.
                 let others = state.models.iter().filter(|other| other.loaded.is_some() && other.name != model.name);
                 let longest = others.map(|other| other.load_seconds(&state.machine)).fold(0.0, f64::max);
-                self.patience * turns.max(MIN_TURNS) * (self.load + longest)
+                self.patience * turns.max(crate::knobs::get(5, MIN_TURNS)) * (self.load + longest)
             }
             None => turns * self.load,
         };

@@ -40,6 +40,11 @@ fn tries() {
                 for name in names.split(',') {
                     let mut rule = Ours::new((&machine, &models), false);
                     rule.variant(name);
+                    (0..16).for_each(|index| autoplace_pool::knobs::set(index, None));
+                    for knob in name.split('+').filter_map(|part| part.strip_prefix('k')) {
+                        let (index, value) = knob.split_once('=').unwrap();
+                        autoplace_pool::knobs::set(index.parse().unwrap(), Some(value.parse().unwrap()));
+                    }
                     let begun = std::time::Instant::now();
                     let report = sim::run(trace, caching, &mut rule);
                     line(name, &report, best);
