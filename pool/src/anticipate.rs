@@ -83,7 +83,7 @@ impl<'s> Outlook<'s> {
         let fastest = model.ladder.rungs().iter().map(seconds).fold(f64::INFINITY, f64::min);
         let slower = |seconds: f64| model.priority * chance * (seconds - fastest).max(0.0);
         let out = model.priority * (chance * load + self.later(index, load));
-        let hidden = model.priority * chance * exposed(load, self.gap(index)) + crate::knobs::get(6, DISTURBANCE) * load;
+        let hidden = model.priority * chance * exposed(load, self.gap(index)) + DISTURBANCE * load;
         let stays = match &model.loaded {
             Some(rung) => slower(seconds(rung)),
             None => out,
@@ -125,7 +125,7 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     let best = cheapest_of(state, choices, &[])?;
     let loaded = best.order.iter().filter(|&&index| best.choices[index].rung.is_some());
     let loads: f64 = loaded.map(|&index| state.models[index].load_seconds(&state.machine)).sum();
-    let is_worth = stays - best.price >= (crate::knobs::get(2, MIN_SHARE) * loads).max(MIN_SECONDS);
+    let is_worth = stays - best.price >= (MIN_SHARE * loads).max(MIN_SECONDS);
     (is_worth && loads > 0.0).then_some(best)
 }
 

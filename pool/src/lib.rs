@@ -7,8 +7,6 @@ mod demand;
 mod error;
 mod file;
 mod held;
-#[doc(hidden)]
-pub mod knobs;
 mod ladder;
 mod plan;
 mod report;

@@ -64,7 +64,7 @@ impl Succession {
         let Some((last, at)) = last else { return };
         let gap = now.saturating_sub(at).as_secs_f64();
         let followers = self.after.entry(last).or_default();
-        followers.iter_mut().for_each(|follower| follower.weight *= crate::knobs::get(3, FADE));
+        followers.iter_mut().for_each(|follower| follower.weight *= FADE);
         followers.retain(|follower| follower.weight >= FORGOTTEN);
         match followers.iter_mut().find(|follower| follower.name == name) {
             Some(follower) => {
@@ -93,7 +93,7 @@ impl Succession {
     /// better guess. So the result lies between the two, nearer to that which was right more often in the last
     /// requests.
     pub fn chance(&self, from: &str, to: &str, share: f64) -> f64 {
-        let trust = if crate::knobs::get(0, 0.0) > 0.0 { 1.0 } else { 1.0 / (1.0 + (-self.evidence).exp()) };
+        let trust = 1.0 / (1.0 + (-self.evidence).exp());
         trust * self.chance_after(from, to, share) + (1.0 - trust) * share
     }
 
@@ -103,7 +103,7 @@ impl Succession {
         let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
         let all: f64 = followers.iter().map(|follower| follower.weight).sum();
         let seen = followers.iter().find(|follower| follower.name == to).map_or(0.0, |follower| follower.weight);
-        { let d = crate::knobs::get(1, DOUBT); (seen + d * share) / (all + d) }
+        (seen + DOUBT * share) / (all + DOUBT)
     }
 
     /// Mean seconds from a request for `from` to one for `to` that follows it. If none has followed lately, the mean to

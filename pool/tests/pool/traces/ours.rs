@@ -27,7 +27,6 @@ pub(crate) struct Ours {
     with_handle: BTreeSet<usize>,
     /// Number of requests that have come.
     come: usize,
-    no_look: bool,
 }
 
 impl Ours {
@@ -48,15 +47,6 @@ impl Ours {
             is_clairvoyant: false,
             with_handle: BTreeSet::new(),
             come: 0,
-            no_look: false,
-        }
-    }
-
-    pub(crate) fn variant(&mut self, name: &str) {
-        self.state.limits.anticipate = !name.contains("noant");
-        self.no_look = name.contains("nolook");
-        if name.contains("many") {
-            self.state.limits.reloads_per_minute = Some(1000);
         }
     }
 
@@ -215,7 +205,7 @@ impl Rule for Ours {
                 return action;
             }
         }
-        if !self.no_look && system.now >= self.looked + LOOK {
+        if system.now >= self.looked + LOOK {
             self.looked = system.now;
             self.decide(system, None);
             if matches!(self.steps.front(), Some(Step::HoldOff { .. })) {
