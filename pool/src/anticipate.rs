@@ -129,17 +129,18 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     (is_worth && loads > 0.0).then_some(best)
 }
 
-/// What this arrangement loads and unloads, with the seconds of each load.
+/// What this arrangement changes for a request, if it is for one of the models that change.
 pub(crate) fn wager(state: &PoolState, arrangement: &Arrangement) -> Wager {
     let mut wager = Wager::default();
     for &index in &arrangement.order {
         let model = &state.models[index];
-        let entry = (model.name.clone(), model.load_seconds(&state.machine));
-        match (&model.loaded, &arrangement.choices[index].rung) {
-            (None, Some(_)) => wager.loads.push(entry),
-            (Some(_), None) => wager.unloads.push(entry),
-            _ => {}
-        }
+        let seconds = |rung: Option<&Rung>| match rung {
+            Some(rung) => model.demand.seconds(&rung.plan),
+            None => model.load_seconds(&state.machine) + model.fastest_seconds(),
+        };
+        let less = seconds(model.loaded.as_ref()) - seconds(arrangement.choices[index].rung.as_ref());
+        let of = if less > 0.0 { &mut wager.gains } else { &mut wager.losses };
+        of.push((model.name.clone(), less.abs()));
     }
     wager
 }

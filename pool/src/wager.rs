@@ -20,25 +20,25 @@ const EVEN: f64 = 1.5;
 /// The most seconds of loss that must be made up for, so that a bad hour is forgotten some time.
 const MAX_LOSS: f64 = 60.0;
 
-/// Models that are loaded in advance, and models that are unloaded for them, each with the seconds of its load.
+/// What a plan to load in advance changes for the next request, if it is for one of these models.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Wager {
-    /// The models that are loaded, and the seconds of each load.
-    pub loads: Vec<(String, f64)>,
-    /// The models that are unloaded, and the seconds that it takes to load each again.
-    pub unloads: Vec<(String, f64)>,
+    /// The models that are loaded, or placed faster, and the seconds that a request for each takes less.
+    pub gains: Vec<(String, f64)>,
+    /// The models that are unloaded, or placed slower, and the seconds that a request for each takes more.
+    pub losses: Vec<(String, f64)>,
     /// Whether the pool only watches what it would have gained or lost.
     pub is_watched: bool,
 }
 
 impl Wager {
     fn names(&self, name: &str) -> bool {
-        self.loads.iter().chain(&self.unloads).any(|(model, _)| model == name)
+        self.gains.iter().chain(&self.losses).any(|(model, _)| model == name)
     }
 
-    fn longest(of: &[(String, f64)]) -> f64 {
-        of.iter().map(|(_, load)| *load).fold(0.0, f64::max)
+    fn most(of: &[(String, f64)]) -> f64 {
+        of.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max)
     }
 }
 
@@ -48,10 +48,12 @@ impl Wager {
 pub struct Wagers {
     /// What the wagers have gained, less what they have lost.
     balance: f64,
-    /// For each model that was loaded in advance and not requested since: the seconds of its load, and when it began.
-    loaded: BTreeMap<String, (f64, Duration)>,
-    /// For each model that was unloaded for them and not requested since: the seconds to load it again.
-    unloaded: BTreeMap<String, f64>,
+    /// For each model that a wager has loaded or placed faster, and that was not requested since: the seconds that it
+    /// gains at most, and the time of the wager.
+    gains: BTreeMap<String, (f64, Duration)>,
+    /// For each model that a wager has unloaded or placed slower, and that was not requested since: the seconds that it
+    /// loses.
+    losses: BTreeMap<String, f64>,
     /// The wager that is watched.
     watched: Option<(Wager, Duration)>,
 }
@@ -60,7 +62,7 @@ impl Wagers {
     /// Whether the pool may make this wager: it may lose about as much as it may gain at most, and all wagers together
     /// have not lost anything, or else it may lose at most what they have gained.
     pub(crate) fn allows(&self, wager: &Wager) -> bool {
-        let (gain, loss) = (Wager::longest(&wager.loads), Wager::longest(&wager.unloads));
+        let (gain, loss) = (Wager::most(&wager.gains), Wager::most(&wager.losses));
         loss <= self.balance || (loss <= EVEN * gain && self.balance >= 0.0)
     }
 
@@ -71,31 +73,31 @@ impl Wagers {
             return;
         }
         self.watched = None;
-        for (name, load) in wager.unloads {
-            if self.loaded.remove(&name).is_none() {
-                self.unloaded.insert(name, load);
+        // A later wager that undoes a part of an earlier one settles it.
+        for (name, loss) in wager.losses {
+            if self.gains.remove(&name).is_none() {
+                self.losses.insert(name, loss);
             }
         }
-        for (name, load) in wager.loads {
-            self.unloaded.remove(&name);
-            self.loaded.insert(name, (load, now));
+        for (name, gain) in wager.gains {
+            self.losses.remove(&name);
+            self.gains.insert(name, (gain, now));
         }
     }
 
     /// Settles the wagers about a model that was requested now. `is_loaded`: whether it is loaded, or is being loaded.
     pub fn wanted(&mut self, name: &str, is_loaded: bool, now: Duration) {
-        let hidden = |load: f64, since: Duration| now.saturating_sub(since).as_secs_f64().min(load);
-        let (loaded, unloaded) = (self.loaded.remove(name), self.unloaded.remove(name));
-        match (loaded, unloaded) {
-            (Some((load, since)), _) if is_loaded => self.balance += hidden(load, since),
-            (_, Some(load)) if !is_loaded => self.balance -= load,
-            _ => {}
+        // A load that was not over when the request came has saved the time since its beginning.
+        let saved = |gain: f64, since: Duration| now.saturating_sub(since).as_secs_f64().min(gain);
+        if let Some((gain, since)) = self.gains.remove(name).filter(|_| is_loaded) {
+            self.balance += saved(gain, since);
         }
+        self.balance -= self.losses.remove(name).unwrap_or(0.0);
         // What was watched makes up for losses, and is no gain.
         if let Some((wager, since)) = self.watched.take_if(|(wager, _)| wager.names(name)) {
-            let of = |models: &[(String, f64)]| models.iter().find(|(model, _)| model == name).map(|(_, load)| *load);
-            let gained = of(&wager.loads).map_or(0.0, |load| hidden(load, since));
-            let lost = of(&wager.unloads).unwrap_or(0.0);
+            let of = |models: &[(String, f64)]| models.iter().find(|(model, _)| model == name).map(|(_, time)| *time);
+            let gained = of(&wager.gains).map_or(0.0, |gain| saved(gain, since));
+            let lost = of(&wager.losses).unwrap_or(0.0);
             if self.balance < 0.0 {
                 self.balance = (self.balance + gained - lost).min(0.0);
             }
@@ -108,9 +110,9 @@ impl Wagers {
 mod tests {
     use super::*;
 
-    fn wager(load: (&str, f64), unload: (&str, f64)) -> Wager {
+    fn wager(gain: (&str, f64), loss: (&str, f64)) -> Wager {
         let of = |(name, seconds): (&str, f64)| vec![(name.to_owned(), seconds)];
-        Wager { loads: of(load), unloads: of(unload), is_watched: false }
+        Wager { gains: of(gain), losses: of(loss), is_watched: false }
     }
 
     #[test]

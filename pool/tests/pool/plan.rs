@@ -499,12 +499,12 @@ fn a_load_in_advance_that_may_lose_much_is_made_with_the_gains_of_earlier_ones_a
     let watched = anticipate(&state).unwrap();
     let wager = watched.wager.clone().unwrap();
     assert!(wager.is_watched && watched.steps.is_empty() && watched.models.len() == 1, "{watched}");
-    assert_eq!((wager.loads[0].0.as_str(), wager.unloads[0].0.as_str()), ("3b", "32b"));
+    assert_eq!((wager.gains[0].0.as_str(), wager.losses[0].0.as_str()), ("3b", "32b"));
     let read: PoolPlan = serde_json::from_str(&serde_json::to_string(&watched).unwrap()).unwrap();
     assert_eq!(read, watched);
     // A load of the large model that was over in time has gained as much.
     let mut gained: Wager = wager.clone();
-    (gained.loads, gained.unloads, gained.is_watched) = (vec![("32b".to_owned(), 2.7)], Vec::new(), false);
+    (gained.gains, gained.losses, gained.is_watched) = (vec![("32b".to_owned(), 2.7)], Vec::new(), false);
     state.wagers.record(gained, at(590));
     state.wagers.wanted("32b", true, at(612));
     let plan = anticipate(&state).unwrap();
@@ -522,6 +522,8 @@ fn a_load_in_advance_that_may_lose_much_is_made_with_the_gains_of_earlier_ones_a
 fn while_a_request_waits_no_other_model_is_made_faster() {
     let mut state = pool(&desktop(), &["8b", "1b"], CTX);
     let slow = state.models[0].ladder.rungs().last().unwrap().clone();
+    // It is not unloaded either, to come back faster.
+    state.models[0].keep = true;
     (0..30).for_each(|n| state.models[0].demand.count_request(Duration::from_secs(10 * n), true));
     (state.models[0].loaded, state.now) = (Some(slow), Duration::from_secs(300));
     state.models[1].demand.count_request(state.now, true);
