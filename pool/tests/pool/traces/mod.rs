@@ -252,7 +252,7 @@ fn sixty_traces_held_out() {
         for caching in [Caching::Nothing, Caching::Pages] {
             let (mut ratios, mut read, mut read_by_best) = (Vec::new(), 0, 0);
             let mut name = "";
-            for seed in 411..423 {
+            for seed in 431..443 {
                 let Trace { machine, models, wishes, name: of_kind } = kind(seed);
                 let trace = (&machine, &models[..], &wishes[..]);
                 let pool = sim::run(trace, caching, &mut Ours::new((&machine, &models), false));
