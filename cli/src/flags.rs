@@ -161,8 +161,8 @@ impl Flags {
         self.said.get(name).map(String::as_str)
     }
 
-    /// The request `asked` with these flags set. As in llama.cpp, only whole layers are placed. The
-    /// model has `all` layers. The error contains the setting whose value is missing or invalid.
+    /// The request `asked` with these flags set. As in llama.cpp, only whole layers are placed. `all` is the number of
+    /// the model's layers. The error contains the setting whose value is missing or invalid.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
         for (&flag, value) in &self.said {
@@ -272,7 +272,7 @@ mod tests {
         let said = ["-m", "-ngl", "-c", "--swa-full", "-np", "-kvu", "-kvo"].map(|name| flags.get(name).unwrap());
         assert_eq!(said, ["a.gguf", "4", "2048", "on", "2", "off", "off"]);
         assert_eq!(flags.others, ["-ts", "-ot"]);
-        // That a value is missing is reported only when the value is read.
+        // The error for a missing value comes only when the setting is read.
         let missing = server("-m a -ngl", &[]).request(&Request::new(), 1);
         assert!(missing.unwrap_err().contains("-ngl is missing"));
     }

@@ -13,7 +13,7 @@ use crate::NameError;
 /// Addresses are shown without their query, because the query may be a signature. No message contains the user's token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields' names say what they are in the message.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The text is not the name of a model.
     #[error(transparent)]
@@ -23,7 +23,7 @@ pub enum Error {
     #[error("{variable}: {problem}")]
     Environment { variable: &'static str, problem: String },
 
-    /// It is not in the cache, and in offline mode no request goes to the hub.
+    /// The file or repository is not in the cache, and in offline mode no request goes to the hub.
     #[error("{what} is not in the cache {cache}, and the hub is not asked: it is offline, by HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE or Hub::offline", cache = cache.display())]
     Offline { what: String, cache: PathBuf },
 
@@ -60,7 +60,7 @@ pub enum Error {
     NoProjector { reason: String },
 
     /// The hash of the downloaded file is not the hub's. The file was removed.
-    #[error("{file}: its hash is {found}, but the hub lists {wanted}: it was removed; fetch it again")]
+    #[error("{file}: its hash is {found}, but the hub lists {wanted}: the downloaded file was removed; fetch it again")]
     Hash { file: String, wanted: String, found: String },
 
     /// There is not enough space for the model on the disk. Nothing was fetched.
@@ -76,6 +76,6 @@ pub enum Error {
     Header { file: String, source: gguf::Error },
 
     /// The caller cancelled the fetch. The bytes that were downloaded are kept for the next fetch.
-    #[error("{file}: ended after {done} of {total} bytes; the next fetch goes on there")]
+    #[error("{file}: the fetch ended after {done} of {total} bytes; the next fetch continues there")]
     Cancelled { file: String, done: u64, total: u64 },
 }

@@ -87,9 +87,9 @@ impl Api {
         }
     }
 
-    /// Lets the APIs of several models share the stored responses and the numbers of requests, so that an id names only
-    /// one response of the whole server. The model's name in requests is not checked, because a router has chosen this
-    /// model by that name.
+    /// Shares the stored responses and the counter of requests with the APIs of the server's other models, so that each
+    /// id belongs to one response of the whole server. The model's name in requests is not checked, because a router
+    /// has chosen this model by that name.
     #[cfg(feature = "pool")]
     pub(super) fn sharing(mut self, requests: &Arc<AtomicU64>, responses: &Arc<Store>, created: u64) -> Self {
         (self.requests, self.responses, self.created) = (Arc::clone(requests), Arc::clone(responses), created);
@@ -321,7 +321,7 @@ impl Api {
         Ok(Completion::new(frame, choices, stream))
     }
 
-    /// What drafts tokens: the draft model, if one is loaded together with the model.
+    /// The source of draft tokens: the draft model, if one is loaded together with the model.
     pub(super) fn speculation(&self) -> Speculation {
         let plan = self.model.placement();
         match plan.companions.iter().any(|beside| beside.role == CompanionRole::Draft) {
@@ -426,7 +426,7 @@ pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError
     match asked {
         // Some clients send an empty name if the user has set none.
         Some(asked) if asked != name && !asked.is_empty() => {
-            let message = format!("the model `{asked}` does not exist: this is `{name}`");
+            let message = format!("the model `{asked}` does not exist: this server's model is `{name}`");
             Err(ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") })
         }
         _ => Ok(()),

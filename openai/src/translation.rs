@@ -269,7 +269,7 @@ impl<'a> ChatWriter<'a> {
     }
 
     /// Adds a message from `place` of the original request. If the user, or the assistant, has several messages in
-    /// succession, they are merged. Both other APIs do the same, because many templates require that roles alternate.
+    /// succession, they are merged, because many templates require that roles alternate. Both translations need this.
     pub(super) fn message(&mut self, message: ChatMessage<'a>, place: impl FnOnce() -> String) {
         if let Some(last) = self.messages.last_mut()
             && last.role == message.role
@@ -327,7 +327,7 @@ impl<'a> ChatWriter<'a> {
         self.given.push((name.to_owned(), value));
     }
 
-    /// Passes parameters on without changing their names, except those that the translation itself handles.
+    /// Passes on all parameters, under the same names, but not those that the translation itself handles.
     pub(super) fn pass_others(
         &mut self,
         body: &reading::Body<'a>,
@@ -361,7 +361,7 @@ impl<'a> ChatWriter<'a> {
     /// precedence over a schema, so a request with both is an error.
     pub(super) fn schema(&mut self, own: &'static str, schema: &'a RawValue) -> Result<(), ApiError> {
         if self.given.iter().any(|(name, value)| name == "grammar" && value.get() != "\"\"") {
-            let message = format!("`{own}` is given beside `grammar`: use one of them");
+            let message = format!("`{own}` is given in addition to `grammar`: use one of them");
             return Err(ApiError::invalid(own, message));
         }
         self.give("json_schema", own, schema);
@@ -466,7 +466,8 @@ impl Places {
             error.message = error.message.replacen(&param, &original, 1);
             // If an error is about two parameters, its message contains the name of the second.
             for (chat, own) in &self.renamed {
-                error.message = error.message.replace(&format!("beside `{chat}`"), &format!("beside `{own}`"));
+                error.message =
+                    error.message.replace(&format!("in addition to `{chat}`"), &format!("in addition to `{own}`"));
             }
             error.param = Some(original);
         }
@@ -545,9 +546,9 @@ mod tests {
         ] {
             assert_eq!(original(place), expected);
         }
-        let beside = ApiError::invalid("tools", "`x` is given beside `response_format.json_schema.schema`");
+        let beside = ApiError::invalid("tools", "`x` is given in addition to `response_format.json_schema.schema`");
         let said = places.restore(beside).message;
-        assert_eq!(said, "`x` is given beside `text.format.schema`");
+        assert_eq!(said, "`x` is given in addition to `text.format.schema`");
         let said = places.restore_beginning("tools[0].function.parameters: left");
         assert_eq!(said, "tools[2].input_schema: left");
     }

@@ -61,8 +61,8 @@ impl PoolFile {
         Self::read_with_defaults(path, &Request::new())
     }
 
-    /// Reads a file as [`read`](Self::read) does. Settings that the file leaves open are those of `defaults`, for
-    /// models that write texts.
+    /// Reads a file as [`read`](Self::read) does. For models that write texts, settings that the file leaves open are
+    /// those of `defaults`.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Source<'_> {
 
 impl RawModel {
     fn specification(&self, name: &str, source: &Source<'_>, defaults: &Request) -> Result<ModelSpec, Error> {
-        // Defaults such as the context are of texts.
+        // Defaults such as the context are for models that write texts.
         let mut request = if self.embed.is_some() { Request::new() } else { defaults.clone() };
         if self.model.get_ref().is_empty() {
             return Err(source.error(Some(self.model.span()), "it is empty: a path or `hf:OWNER/NAME` is needed"));
@@ -297,7 +297,7 @@ impl RawModel {
             request = request.embeddings(pooling);
         }
         if let Some(ram) = self.cache_ram.as_ref().filter(|_| request.params.embeddings.is_some()) {
-            return Err(source.error(Some(ram.span()), "a model for vectors keeps no texts"));
+            return Err(source.error(Some(ram.span()), "a model for embeddings stores no prompts"));
         }
         let mut finds_mmproj = self.embed.is_none();
         let mut mmproj = None;
@@ -305,10 +305,12 @@ impl RawModel {
             let wrong = |problem| Err(source.error(Some(given.span()), problem));
             match given.get_ref() {
                 RawMmproj::None(false) => finds_mmproj = false,
-                RawMmproj::None(true) => return wrong("true names no projector: a file is needed, or false for none"),
-                RawMmproj::File(_) if self.embed.is_some() => return wrong("a model for vectors takes no projector"),
+                RawMmproj::None(true) => return wrong("`true` names no projector: write a file, or false for none"),
+                RawMmproj::File(_) if self.embed.is_some() => {
+                    return wrong("a model for embeddings takes no projector");
+                }
                 RawMmproj::File(file) if file.as_os_str().is_empty() => {
-                    return wrong("it is empty: a file is needed, `hf:OWNER/NAME`, or false for none");
+                    return wrong("it is empty: write a file, `hf:OWNER/NAME`, or false for none");
                 }
                 RawMmproj::File(file) => mmproj = Some(source.path_of(file)),
             }

@@ -1,5 +1,5 @@
-//! Installs the requirements of a verb other than Rust. On Debian and Ubuntu, packages are installed if that needs no
-//! answer from the user (as root, or with sudo without a password). On other systems, the verb prints a paragraph that
+//! Installs what a verb requires besides Rust. On Debian and Ubuntu, packages are installed if that needs no answer
+//! from the user (as root, or with sudo without a password). On other systems, the verb prints a paragraph that
 //! describes what to run.
 
 use std::path::{Path, PathBuf};
@@ -176,7 +176,7 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
     };
     // An unreachable source of packages is not fatal, because the other sources may have the packages.
     if let Err(error) = apt_get(&["update"]) {
-        eprintln!("setup: {error:#}; trying to install all the same");
+        eprintln!("setup: {error:#}; trying to install anyway");
     }
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(&packages);

@@ -59,8 +59,8 @@ case ${depends-${output##*/}} in
 esac
 "#;
 
-/// A launcher of the C++ compiler that leaves out `-O3`. The backend's host code compiles in 28 s of one core instead
-/// of 112 s, and Mesa's device computes for far longer than the host code runs.
+/// A launcher of the C++ compiler that turns optimisation off. The backend's host code compiles in 28 s of one core
+/// instead of 112 s. Its speed does not matter, because Mesa's device computes for far longer than the host code runs.
 #[cfg(unix)]
 const LAUNCHER: &str = r#"#!/bin/sh
 case $* in
@@ -104,7 +104,7 @@ pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
     for_mesa(workspace, "tests", [GLSLC_FOR_TESTS, LAUNCHER_FOR_TESTS])
 }
 
-/// The kit with a shader compiler for Mesa's driver, and a launcher of the C++ compiler.
+/// The kit for Mesa's driver: Vulkan's SDK with this shader compiler, and with this launcher of the C++ compiler.
 #[cfg_attr(not(unix), allow(unused_variables))]
 fn for_mesa(workspace: &Workspace, name: &str, [compiler, launcher]: [&str; 2]) -> Result<PathBuf> {
     let sdk = sdk(workspace)?;

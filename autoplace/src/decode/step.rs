@@ -250,7 +250,11 @@ impl Step<'_> {
         if is_encoded {
             sequence.statistics.encoding_time += encoding;
         }
-        self.work.media = Some((sequence.id, begun.elapsed()));
+        let (id, is_due) = (sequence.id, sequence.held.stops.is_due(sequence.held.computed));
+        if is_due {
+            self.checkpoint(at);
+        }
+        self.work.media = Some((id, begun.elapsed()));
         Ok(())
     }
 
@@ -389,7 +393,7 @@ impl Step<'_> {
             }
             let sequence = &mut self.sequences[at];
             let context = &mut self.lent.context;
-            // A shift has moved the tokens away from their places in the batch.
+            // After a shift, the tokens are no longer at their places in the batch.
             if sequence.statistics.discarded_tokens == discarded {
                 sequence.followed(self.drafters, context, from)?;
             }

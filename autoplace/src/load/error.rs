@@ -83,7 +83,7 @@ pub enum Error {
     /// Other objects (a clone, a context, a vocabulary or a sampler) still use the native model. The memory of the
     /// model cannot be freed, so the model cannot be re-placed.
     #[error(
-        "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
+        "other objects still use the native model ({holders} references): first drop what `Model::native` returned, and everything created with it"
     )]
     NativeHeld { holders: usize },
     /// A re-placement failed and left the model unloaded. Another re-placement can load it.
@@ -207,9 +207,10 @@ pub struct Attempt {
 pub struct AttemptFailure {
     /// The stage that failed.
     pub stage: Stage,
-    /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the buffer type.
+    /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the refused buffer type,
+    /// or `host`.
     pub device: Option<String>,
-    /// Bytes of that GPU that the plan needs.
+    /// Bytes that the plan needs on that device, if it is a GPU.
     pub needed: Option<u64>,
     /// Bytes free on the device after everything was released, if the device reports them.
     pub free: Option<u64>,

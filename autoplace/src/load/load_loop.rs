@@ -1,6 +1,6 @@
-//! The load loop: reads the free memory, plans, carries the plan out, and compares the memory taken with it. If memory
-//! runs short, everything is released. The next attempt plans with the memory that is free by then, and with the limits
-//! that the failure has taught.
+//! The load loop: reads the free memory, plans, carries the plan out, and compares the plan with the memory that the
+//! load took. If memory runs short, everything is released. The next attempt plans with the memory that is free by
+//! then, and with the limits that the failure has taught.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,8 +29,8 @@ use crate::profile::ModelProfile;
 pub(super) enum FirstAttempt {
     /// The saved plan, or a new one for the described or detected machine.
     Fresh,
-    /// This plan, or a new plan for the memory that is free now, because time has passed since the machine was
-    /// described.
+    /// This plan, or, with `None`, a new plan. The free memory is read again, because time has passed since the machine
+    /// was described.
     Again(Option<Box<Plan>>),
 }
 
@@ -211,7 +211,7 @@ impl<'a> LoadLoop<'a> {
             difference: worst.difference(),
         };
         let is_kept = match self.options.on_difference {
-            OnDifference::Accept => Some("kept anyway, as requested"),
+            OnDifference::Accept => Some("the load is kept anyway, as requested"),
             OnDifference::Fail => None,
             OnDifference::BackOff => {
                 for gpu in different {
@@ -220,7 +220,7 @@ impl<'a> LoadLoop<'a> {
                 // Plans again for the same machine with that difference left free.
                 let again = self.plan(&self.ceilings.apply(prepared.machine.clone()));
                 let is_same = again.is_ok_and(|again| is_same(&again.for_depth(self.depth), &prepared.plan));
-                is_same.then_some("there is more room than the plan needs")
+                is_same.then_some("the load is kept, because the memory that is left exceeds this difference")
             }
         };
         if let Some(why) = is_kept {
@@ -324,8 +324,9 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
     }
 }
 
-/// The device that failed. This is the device that the error names: a GPU or a buffer type of the host. If other host
-/// memory was refused, it is the host. After a failed computation, it is the GPU with the least memory left.
+/// The device that failed. This is the device that the error names: a GPU or a buffer type of the host. If host memory
+/// outside of a buffer was refused, it is the host. After a failed computation, it is the GPU with the least memory
+/// left.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());

@@ -1,4 +1,4 @@
-//! A loaded model. This handle gives access to everything else. The loads that create it are here too.
+//! A loaded model: the handle through which it is used, and the loads that create the handle.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
@@ -343,7 +343,7 @@ impl LoadOptions {
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, Process::Own(slot), Arc::new(placed));
         model.counters().said_in(said.as_ref());
-        // Only the slot keeps the notice.
+        // From here on only the slot keeps the notice (`said`) alive; the counters refer to it weakly.
         drop(said);
         let report = model.report();
         model.counters().paced_by(&report.threads);

@@ -123,7 +123,9 @@ impl Model {
             Ok(planner.workload_seconds_of(&plan)?)
         };
         predicted().unwrap_or_else(|error| {
-            tracing::debug!("the present placement is compared by its first prediction: {error}");
+            tracing::debug!(
+                "the speed of the present placement cannot be predicted again, so its first prediction is used: {error}"
+            );
             None
         })
     }
@@ -258,7 +260,7 @@ impl Model {
     ///
     /// A refused request leaves the generation unchanged.
     /// [`Session::last_replaced`](crate::generate::Session::last_replaced) has the reason. If the model is in a worker,
-    /// the log has the reason..
+    /// the log has the reason.
     pub fn request_replace(&self, replacement: Replacement) {
         self.requests().ask(replacement);
     }

@@ -59,7 +59,7 @@ pub enum Event {
     ThreadsRestored { threads: u32 },
     /// The model moves to its other placement, because of the depth of its texts. The texts wait meanwhile. The time in
     /// `moving` is the expected time. `done` is the share of the weights that is loaded: 0.0 at the beginning. The
-    /// event is sent again at each quarter..
+    /// event is sent again at each quarter.
     #[error("{}", moving_in_words(.moving, *.done))]
     Moving { moving: DepthMove, done: f32 },
     /// The end of [`Moving`](Self::Moving).
@@ -84,13 +84,13 @@ pub enum Cause {
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess { name: Option<String>, pid: u32, device: String },
     /// Threads wait for the processor's cores.
-    #[error("the processor is busy, threads wait for it {pressure:.0} % of the time")]
+    #[error("the processor is busy: threads wait for it {pressure:.0} % of the time")]
     HostBusy { pressure: f32 },
     /// The host is short of memory, so mapped weights are read from the disk again.
-    #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
+    #[error("the host is short of memory: threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
     /// The texts are deeper than at first, and it is unknown how much slower this makes a token.
-    #[error("each token has about {depth} others before it, and had {before} at first")]
+    #[error("the texts are longer: about {depth} tokens precede each new one, instead of {before} at first")]
     DeeperContext { depth: u64, before: u64 },
     /// None of the watched conditions explains the slowdown.
     #[error("no watched condition explains it")]
@@ -103,7 +103,7 @@ fn moving_in_words(moving: &DepthMove, done: f32) -> String {
         return format!("moving to {after}: {:.0} % of the weights are loaded", done * 100.0);
     }
     let seconds = time.as_secs_f64().max(1.0);
-    format!("after {tokens} live tokens the model moves from {before} to {after}, about {seconds:.0} s")
+    format!("after {tokens} live tokens the model moves from {before} to {after}, which takes about {seconds:.0} s")
 }
 
 impl Event {

@@ -53,7 +53,7 @@ fn every_request_has_statistics_of_its_own() {
         assert!(statistics.cached_tokens < of_prompt, "{at}: {statistics}");
         assert!(statistics.first_token_latency.unwrap() >= statistics.prompt_time, "{at}: {statistics}");
         assert_eq!(statistics.generation_time.is_zero(), tokens == 1, "{at}: {statistics}");
-        // Two texts run, and each of the others waits until one of them has ended.
+        // Two texts run, and each of the other texts waits until a running text has ended.
         assert!(at < 2 || !statistics.queue_time.is_zero(), "{at}: {statistics:?}");
         let counts = [statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens];
         sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n as u64);
@@ -73,7 +73,8 @@ fn a_common_beginning_is_computed_once_unless_reuse_is_off() {
         let submit = |prompt: &Vec<_>| engine.submit(greedy(&model, &prompt[..]).max_tokens(4)).unwrap();
         drop([&prompt, &prompt, &other, &prompt].map(submit).map(answered));
         let Metrics { prompt_tokens, cached_tokens, .. } = engine.metrics();
-        // For each prompt, the engine computes fewer than 64 tokens in addition.
+        // The 300 tokens of the first prompt and the 20 other tokens are computed once. For each later prompt, the
+        // engine computes again fewer than 64 tokens.
         assert!(prompt_tokens - cached_tokens < 300 + 20 + 3 * 64, "unified: {unified}, {cached_tokens}");
         for (reuse, cached) in [(true, 299), (false, 0)] {
             let again = engine.submit(greedy(&model, &prompt[..]).cache_prompt(reuse)).unwrap();

@@ -75,7 +75,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
 fn several_answers_to_one_prompt_compute_it_once() {
     for unified in [false, true] {
         let model = demo(2048, 4, unified);
-        // The prompt is so long that a copy of it is worth while.
+        // The prompt is so long that a copy of it is worthwhile.
         let prompt = SYSTEM.repeat(4);
         let seeded = |seed| model.generate(&*prompt).seed(seed).max_tokens(16);
         let mut session = model.session().unwrap();
@@ -182,8 +182,8 @@ fn a_fork_without_a_place_is_refused_and_the_text_goes_on() {
     assert_eq!(to_the_end(&mut session)[0].tokens, raw);
 }
 
-/// What was generated after a roll-back. At the token `place`, the text is rolled back by `tokens` tokens, and then
-/// generated to its end.
+/// The text that was generated after a roll-back. At the token `place`, the text is rolled back by `tokens` tokens, and
+/// then generated to its end.
 fn rolled_back(model: &Model, generate: GenerateRequest, place: usize, tokens: usize) -> (String, usize) {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();

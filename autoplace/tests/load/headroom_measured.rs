@@ -12,7 +12,7 @@ use autoplace::plan::GpuLayers;
 use autoplace::{Model, ModelBuilder};
 use test_support::demo_path;
 
-/// The memory that the driver takes during a load. Below it, the memory that the pools take at the first batch.
+/// The memory that the driver takes during a load, and the memory that the pools take at the first batch.
 const DRIVER: u64 = mib(5);
 const POOLS: u64 = mib(3);
 
@@ -41,7 +41,7 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .headroom(Headroom::Tight)
         .headroom_folder(folder)
         .machine(machine)
-        // Otherwise other loads of this user would know the card by its address.
+        // The card has an address, so with leases, other loads of this user would count it as the same card.
         .leases(Leases::none())
         .n_ubatch(64)
         .n_threads(1)
@@ -59,7 +59,7 @@ fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     taking.load().unwrap()
 }
 
-/// What the report says about the only GPU of the load.
+/// The report's entry for the only GPU of the load.
 fn measured(model: &Model) -> GpuReport {
     let report = model.report();
     assert_eq!(report.gpus.len(), 1, "{report}");
@@ -90,7 +90,7 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     gpu.set_taken(0);
 
     assert_eq!(machine(&gpu, folder).gpus[0].learned, Some(measured.learned.unwrap()));
-    // If the card's driver reports its version, what was measured replaces the table.
+    // If the card's driver reports its version, the measured values replace the table.
     let again = |gpu: &SimGpu| {
         let mut machine = machine(gpu, folder);
         machine.gpus[0].driver = Some("550.54.14".to_owned());
@@ -103,7 +103,7 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     drop(gpu);
 
     // The measured headroom is enough: if the card has exactly the bytes that are needed, there is room for the model.
-    // The card has the same name, so that what was measured is used for it.
+    // The card has the same name, so that the measured values are used for it.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);

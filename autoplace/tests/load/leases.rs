@@ -29,7 +29,7 @@ pub(crate) struct Task {
     stops_while_loading: bool,
 }
 
-/// What a load has led to: the number of layers on the card, and a text.
+/// The outcome of a load: the number of layers on the card, and a text.
 type Outcome = (u32, String);
 
 impl Task {
@@ -38,7 +38,7 @@ impl Task {
         Self { card, total, leases, patience: None, stops_while_loading: false }
     }
 
-    /// A load that does not wait for other loads. In the other process, it stops when it begins.
+    /// A load in another process. It does not wait for other loads, and the process stops when the load begins.
     #[cfg(feature = "vulkan")]
     pub(crate) fn of_a_driver(folder: &Path) -> Self {
         let (leases, patience) = (Some(folder.join("leases")), Some(Duration::ZERO));
@@ -178,8 +178,8 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..8 {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
-        // In every second pair, the loads do not wait for each other. In such a pair, the second load gets only what is
-        // left of the card, or nothing.
+        // In every second pair, the loads do not wait for each other. In such a pair, the second load gets only the
+        // memory that is left on the card, or nothing.
         let waits = round % 2 == 0;
         task.patience = (!waits).then_some(Duration::ZERO);
         let gpu = task.card();

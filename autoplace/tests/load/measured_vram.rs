@@ -2,9 +2,9 @@
 //! Q4_K_M, on an RTX 5060 Ti with 16 GB, in llama-server with CUDA 12.4 on Windows. The context has 4096 tokens, and
 //! everything else has its default (github.com/InventiveHQ/local-llm-benchmarks, experiments/vram-offload-cliff).
 //!
-//! What the source calls "MB" are MiB, because `nvidia-smi` prints MiB. If they were 10^6 bytes, the last row would be
-//! smaller than the weights. The column in the source is the difference in the memory that is used on the card.
-//! llama.cpp's buffers do not contain the share of the driver, but this difference does.
+//! The source's "MB" are MiB, because `nvidia-smi` prints MiB. If they were 10^6 bytes, the last row would be smaller
+//! than the weights. The column in the source is the difference in the memory that is used on the card. llama.cpp's
+//! buffers do not contain the share of the driver, but this difference does.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
@@ -47,8 +47,8 @@ fn the_card_showed_footprint_context_and_workspace_in_every_row() {
         assert!(kept >= measured, "{layers} layers: {kept} < {measured}");
         left_out.push(measured.checked_sub(footprint).unwrap());
     }
-    // What remains is the same in every row. So it is constant, such as a context, and it is not a share of weights,
-    // cache or compute buffers.
+    // The remainder is the same in every row. So it is a constant, such as a context, and not a share of weights, cache
+    // or compute buffers.
     let (least, most) = (left_out.iter().min().unwrap(), left_out.iter().max().unwrap());
     assert!(most - least <= mib(8), "{left_out:?}");
 }

@@ -30,7 +30,7 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
         if !matches!(value.kind(), ValueKind::Map | ValueKind::Plain) || is_dict(&value) {
             return kept(state, value);
         }
-        // This is refused, because otherwise a namespace could contain itself.
+        // Objects such as namespaces are refused. Otherwise a namespace could contain itself.
         Err(no_data(&value))
     });
     let end = Instant::now() + Duration::from_secs(limits.seconds);
@@ -131,7 +131,7 @@ pub(super) fn pay(state: &State, bytes: usize) -> Result<(), Error> {
 }
 
 fn no_data(value: &Value) -> Error {
-    failed(format!("lists, dicts and namespaces keep data, and no {}", type_name(value)))
+    failed(format!("lists, dicts and namespaces can contain data only, not a {}", type_name(value)))
 }
 
 /// Whether a map is a dict. In minijinja, namespaces, macros and loops are maps too.

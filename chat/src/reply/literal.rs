@@ -29,7 +29,7 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
         text = list.ok_or_else(|| CallError::unexpected("]", ""))?;
     }
     each(text, ",;", |reader, calls| {
-        // For a tool that it knows from its training, Llama calls the method `call`.
+        // If Llama calls a tool that it knows from its training, it writes the method `call` after the tool's name.
         let name = reader.until("(")?;
         let name = name.strip_suffix(".call").unwrap_or(name);
         let arguments = reader.object("=", ")", Quotes::Python, DEPTH)?;
@@ -101,7 +101,7 @@ impl Reader<'_> {
             return Ok(text.into());
         }
         let Some(depth) = depth.checked_sub(1) else {
-            return Err(self.unexpected("a value less deep"));
+            return Err(self.unexpected("a value that is nested less deeply"));
         };
         if self.next_is("[") {
             self.list("]", quotes, depth)

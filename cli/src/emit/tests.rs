@@ -182,7 +182,7 @@ fn koboldcpp_is_given_its_own_flags() {
     });
     let said = [
         "--overridetensors 'exps=CPU' --contextsize 8192 --batchsize 512 --quantkv 1 --lowvram --useswa\n",
-        "# KoboldCpp takes batches of powers of two: 512 and not 700",
+        "# KoboldCpp accepts only powers of two as batch sizes: the batch has 512 tokens instead of 700",
     ];
     says(KoboldCpp, &differs, &said, &[]);
 }

@@ -10,7 +10,7 @@ pub(super) struct SamplingArgs {
     /// Temperature, which divides the logits; 0 always takes the likeliest token [default: the model's own, or 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temp: Option<f32>,
-    /// Seed of the random choice: the same seed gives the same text [default: a new one every time]
+    /// Seed of the random choice: the same seed gives the same text [default: a new seed every time]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..i64::from(u32::MAX)))]
     seed: Option<u32>,
     /// Keeps the K likeliest tokens; 0 keeps all

@@ -10,7 +10,7 @@ use test_support::shapes::QWEN3_30B_A3B;
 
 const PROMPT: &str = "And the king said unto his servants,";
 
-/// What the program prints for these arguments and this stdin.
+/// The output of the program for these arguments and this stdin.
 fn asked(user: &User, words: &[&str], input: &str) -> Output {
     let mut command = user.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -38,7 +38,7 @@ fn command_lines_of_llama_cpp_answer_as_ours_do() {
     ] {
         assert_eq!(answer(&asked(&user, &[&begin[..], more].concat(), "")), ours, "{more:?}");
     }
-    // A command line for a GPU, on a machine on which `demo` finds none.
+    // A command line for a GPU. On a machine without one, the answer is the same.
     let layers = asked(&user, &[&begin[..], &["--temp", "0", "-ngl", "all"]].concat(), "");
     let beside = text(&layers.stderr);
     if beside.contains("no usable GPU found: --ngl is left out") {

@@ -11,7 +11,7 @@ const PROMPT: &str = "And the king said unto his servants,";
 /// Arguments for a short text in which the likeliest token is always chosen.
 const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "-c", "512"];
 
-/// What the program prints for these arguments and this stdin. The argument `demo` stands for the demo model.
+/// The output of the program for these arguments and this stdin. The argument `demo` stands for the demo model.
 fn talk(user: &User, args: &[&str], input: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
@@ -23,14 +23,14 @@ fn talk(user: &User, args: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// What the program prints for these arguments and a context of this size.
+/// The output of the program for these arguments and a context of this size.
 fn talk_in(user: &User, args: &[&str], context: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     user.autoplace(&[&args[..], &["--temp", "0", "-c", context]].concat())
 }
 
-/// The answer, and what was printed to stderr.
+/// The answer, and the text on stderr.
 #[track_caller]
 fn said(output: &Output) -> (String, String) {
     let stderr = text(&output.stderr);

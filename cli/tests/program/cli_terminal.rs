@@ -12,6 +12,8 @@ use std::time::Duration;
 use crate::cli_support::{User, demo};
 use pty_process::Size;
 use pty_process::blocking::{Command, Pty, open};
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
 use vt100::{Parser, Screen};
 
 const ROWS: u16 = 50;
@@ -225,6 +227,36 @@ fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     assert!(!terminal.answer(&format!("Read @\"{plain}\".")).is_empty());
     let stats = terminal.answer("/stats");
     assert!(number(&stats, "prompt ") > 120, "three words, forty times: {stats}");
+    terminal.leaves();
+}
+
+#[test]
+fn a_picture_is_shown_as_a_line_and_seen_by_later_questions() {
+    let user = User::new();
+    let projector = user.path("mmproj.gguf");
+    mmproj::named("Small LLaVA").write_sparse(&projector).unwrap();
+    fill(&projector);
+    let picture = user.path("dot.bmp");
+    let mut file = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
+    file.resize(54, 0);
+    fs::write(&picture, &file).unwrap();
+    let cut = user.path("cut.bmp");
+    fs::write(&cut, &file[..40]).unwrap();
+    let [projector, picture, cut] = [projector, picture, cut].map(|path| path.to_str().unwrap().to_owned());
+    let mut terminal = Terminal::chat(&user, &[&SHORT[..], &["--mmproj", &projector]].concat(), &[]);
+    assert!(terminal.answer(&format!("@{cut}")).contains("cut.bmp: "));
+    assert!(terminal.answer("/stats").contains("none yet"), "nothing was sent");
+    let answer = terminal.answer(&format!("What is @{picture}?"));
+    assert!(answer.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{answer}");
+    let stats = terminal.answer("/stats");
+    let first = number(&stats, "prompt ");
+    assert!(!terminal.answer("And what else?").is_empty());
+    let stats = terminal.answer("/stats");
+    assert!(number(&stats, "prompt ") > first, "{stats}");
+    terminal.leaves();
+    // Without a projector, the error names what is missing.
+    let mut terminal = Terminal::chat(&user, &[&SHORT[..], &["--no-mmproj"]].concat(), &[]);
+    assert!(terminal.answer(&format!("What is @{picture}?")).contains("--mmproj FILE"));
     terminal.leaves();
 }
 

@@ -1,5 +1,8 @@
 //! Tests of the program `autoplace`.
 
+#[cfg(target_os = "linux")]
+mod attack;
+mod beside;
 mod cli_adapted;
 #[cfg(unix)]
 mod cli_cache;

@@ -122,7 +122,7 @@ impl SimGpuBuilder {
         // llama.cpp sorts devices of a backend with this name to the front, and treats their names as endpoints
         // (src/llama.cpp, `llama_prepare_model_devices`).
         if self.backend == "RPC" {
-            return Err(Error::parameter("backend", "RPC", "llama.cpp uses this name for devices of other machines"));
+            return Err(Error::parameter("backend", "RPC", "llama.cpp uses this name for rpc-servers"));
         }
         let settings = Settings {
             description: text("name", self.name)?,
@@ -152,8 +152,8 @@ fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
         .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text must not contain a NUL byte"))
 }
 
-/// The number of tokens from which on a GPU computes with weights on the host: ggml-cuda.cu, `ggml_backend_cuda_reg`.
-/// It is the same in Vulkan and Metal.
+/// A GPU computes with weights on the host if there are at least this many tokens (ggml-cuda.cu,
+/// `ggml_backend_cuda_reg`). It is the same in Vulkan and Metal.
 fn offload_from() -> i64 {
     std::env::var("GGML_OP_OFFLOAD_MIN_BATCH").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(32)
 }

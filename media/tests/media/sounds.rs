@@ -66,8 +66,7 @@ proptest! {
         prop_assert_eq!(resampled.samples().len() as u64, frames.div_ceil(from.into()));
         let found = amplitude(resampled.samples(), to, hertz);
         prop_assert!((found - 0.5).abs() < 0.02, "{} of {} Hz", found, hertz);
-        // In the middle, the result is the same as the same sine, sampled at the new rate. It is shifted by less than a
-        // sample.
+        // In the middle, the result is the same sine, sampled at the new rate and shifted by less than a sample.
         let expected = sine(to, hertz, 0.25);
         let middle = expected.len() / 4..expected.len() * 3 / 4;
         let worst = middle.map(|at| (resampled.samples()[at] - expected[at]).abs()).fold(0.0, f32::max);
@@ -101,10 +100,10 @@ fn the_hash_is_of_rate_and_samples() {
 fn a_sound_that_ends_early_or_differs_from_its_header_is_damaged() {
     let wav = Wav { rate: 8_000, channels: 1, samples: &[0.1; 4000] }.pcm16();
     let error = Sound::from_bytes(&wav[..5044]).unwrap_err().to_string();
-    assert_eq!(error, "sound: damaged WAV: its header says 4000 samples, and it ends after 2500");
+    assert_eq!(error, "sound: damaged WAV: its header states 4000 samples, but the file ends after 2500");
     let flac = FlatFlac { rate: 16_000, value: 5, samples_per_frame: 192, frames: 2, samples: 576 };
     let error = Sound::from_bytes(&flac.encoded()).unwrap_err().to_string();
-    assert_eq!(error, "sound: damaged FLAC: its header says 576 samples, and it ends after 384");
+    assert_eq!(error, "sound: damaged FLAC: its header states 576 samples, but the file ends after 384");
     let mut file = FlatFlac { samples: 384, ..flac }.encoded();
     // The MD5 hash of the samples, in the header.
     file[26..42].fill(1);

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 
-/// The messages of a conversation. A call without an id, such as a local model's call, gets one, and its result gets
-/// the same one.
+/// The messages of a conversation. A call without an id, such as a local model's call, gets a new id, and the call's
+/// result gets the same id.
 pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let messages = messages.iter().map(|message| {
@@ -40,7 +40,7 @@ pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) 
     let text = |text: &str| (!text.is_empty()).then(|| json!({"type": of_text, "text": text}));
     let (mut parts, mut from) = (Vec::new(), 0);
     for attached in &message.media {
-        // The position may lie outside the text if the application has edited it.
+        // If the application has edited the text, the position may lie outside of the text.
         let mut at = attached.at.clamp(from, message.content.len());
         while !message.content.is_char_boundary(at) {
             at += 1;
@@ -66,7 +66,7 @@ impl File {
         if let Some(file) = media.to_png() {
             return Ok(Self::Image(format!("data:image/png;base64,{}", BASE64_STANDARD.encode(file))));
         }
-        let file = media.to_wav().ok_or(Error::Inexpressible { what: "a picture or a sound of more than 4 GiB" })?;
+        let file = media.to_wav().ok_or(Error::Inexpressible { what: "an image or a sound of more than 4 GiB" })?;
         Ok(Self::Sound(BASE64_STANDARD.encode(file)))
     }
 

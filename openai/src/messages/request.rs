@@ -141,7 +141,8 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     };
     stamps::leave_out_headers(&mut system);
-    // If the assistant spoke last, the model would take these lines for its own words.
+    // The stamps go to the end of the last message. If that message were the assistant's, the model would take them for
+    // its own words.
     let stamps = if last.role == "user" { stamps::take(&mut system) } else { Vec::new() };
     if !system.is_empty() {
         writer.message(ChatMessage::new("system", joined(system)), || "system".to_owned());
@@ -167,7 +168,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         writer.set("continue_final_message", "messages", true);
     }
     if let (Some(last), false) = (writer.last_mut(), stamps.is_empty()) {
-        // These lines come last. So the next request can repeat everything before them.
+        // The stamps come last, so the next request can repeat everything before them.
         last.append(&format!("\n{}", stamps.join("\n")));
     }
     Ok(())
@@ -187,7 +188,7 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
                 writer.tool(ChatFunction { name, description, parameters, strict }, place, "input_schema");
             } else if named == Some(&*tool.name) {
                 let message =
-                    format!("{place}: tools of type `{kind}` are not supported, and this one is to be called");
+                    format!("{place}: tools of type `{kind}` are not supported, but `tool_choice` names this tool");
                 return Err(ApiError::unsupported(place, message));
             } else {
                 writer.leave_out(format!("{place}: tools of type `{kind}` are not supported"));
@@ -199,7 +200,7 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
         ("auto", _) => (json!("auto"), false),
         ("none", _) => (json!("none"), false),
         ("any", _) if !writer.has_tools() => {
-            let message = "`tool_choice` is `any`, and there is no tool that can be called";
+            let message = "`tool_choice` is `any`, but there is no tool that can be called";
             return Err(ApiError::invalid("tool_choice", message));
         }
         ("any", _) => (json!("required"), true),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MAX_RESPONSES: usize = 1024;
 const MAX_STORE_BYTES: usize = 32 << 20;
 
-/// If an error contains an id, maximum number of its characters.
+/// Maximum number of characters of an id in an error.
 const MAX_ID_CHARS: usize = 200;
 
 /// A stored response, with the data that the next request needs.
@@ -117,7 +117,7 @@ impl Store {
 /// The message for a response that was requested but is not stored.
 pub(crate) fn not_stored(id: &str) -> String {
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
-    format!("there is no response `{id}`: it was not stored, or has made room for newer ones")
+    format!("there is no response `{id}`: it was not stored, or was removed to make room for newer responses")
 }
 
 #[cfg(test)]

@@ -106,7 +106,8 @@ impl Server {
         self
     }
 
-    /// Accepts requests until `stop` is ready, then lets running answers finish.
+    /// Accepts requests until `stop` is ready. Then it waits for running answers, at most as long as the
+    /// [time limit](Self::timeout), and closes the connections of the rest.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let OneModel { api, embedding, reranking, page } = self.served;
         let most = api.engine.capacity() + MORE_CONNECTIONS;
@@ -133,7 +134,7 @@ impl<Served> Server<Served> {
     pub fn key(mut self, key: impl Into<String>) -> io::Result<Self> {
         let key = key.into();
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let message = "the key is empty, or has other characters than a header can";
+            let message = "the key is empty, or has characters that a header cannot contain";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         self.access.key = Some(Key(key));
@@ -152,8 +153,8 @@ impl<Served> Server<Served> {
         self
     }
 
-    /// Sets a time limit. It applies to a client that sends a request's head, then to its body, and after the stop to
-    /// the answers that are still running.
+    /// Sets a time limit for three waits: for the head of a request, for its body, and after the stop for the answers
+    /// that are still running. The default is 30 seconds.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

@@ -231,7 +231,7 @@ fn numbers_are_sent_as_decimals_and_nan_is_refused() -> Outcome {
     for (number, value) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let error = model.generate("a").top_p(0.5).temp(number).min_p(f32::NAN).text().unwrap_err();
         assert_eq!(error, Error::NotFinite { parameter: "temperature", value: value.to_owned() });
-        assert_eq!(error.to_string(), format!("`temperature` is {value}: a request has finite numbers only"));
+        assert_eq!(error.to_string(), format!("`temperature` is {value}: a request can contain finite numbers only"));
         let mut chat = model.chat()?.with(|generate| generate.frequency_penalty(number));
         let error = chat.say("a").unwrap_err();
         assert!(matches!(error, Error::NotFinite { parameter: "frequency_penalty", .. }), "{error}");

@@ -96,7 +96,7 @@ fn the_three_apis_show_the_same_picture_in_the_same_prompt() {
     let counted = |usage: &Value| usage.as_u64().unwrap();
     let tokens = counted(&of_chat["usage"]["prompt_tokens"]);
     assert_eq!(counted(&of_responses["usage"]["input_tokens"]), tokens);
-    // The rows of the picture are counted as prompt tokens.
+    // The picture's tokens are counted as prompt tokens.
     let without = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "What is\nthis?"}]});
     let without = chat(api, &without).unwrap();
     assert!(tokens > counted(&without["usage"]["prompt_tokens"]), "{tokens}");
@@ -128,7 +128,7 @@ fn a_file_that_is_not_a_picture_is_an_error_that_names_its_place() {
     for (url, words) in [
         ("https://example.com/a.png", "an image is a data URL"),
         ("data:image/png,abc", "is base64"),
-        ("data:image/png;base64,!!", "no base64"),
+        ("data:image/png;base64,!!", "not valid base64"),
         (&format!("data:image/png;base64,{text}"), "not a PNG"),
         (&format!("data:image/bmp;base64,{}", base64(&bmp(30, 20, 1)[..60])), "damaged BMP"),
     ] {

@@ -88,7 +88,7 @@ impl Levels {
         self.missing() == 0
     }
 
-    /// Whether `more` takes at most `1 / share` of the bytes that this leaves spare on each device.
+    /// Whether `more` takes at most `1 / share` of the bytes that `self` leaves spare on each device.
     pub(super) fn leave(&self, share: u64, more: &Self) -> bool {
         let devices = self.gpus.iter().chain([&self.host]).zip(more.gpus.iter().chain([&more.host]));
         { devices }.all(|(now, then)| then.needed <= now.needed.saturating_add(now.spare() / share))
@@ -116,8 +116,8 @@ pub(super) struct Chosen<'a> {
     pub(super) split_blocks: u32,
     pub(super) levels: Levels,
     pub(super) confidence: Confidence,
-    /// The reason for the choice, for people. If there is a character, it follows the reason, and the GPUs' spare bytes
-    /// follow the character.
+    /// The reason for the choice, for people. If the reason comes with a character, the GPUs' spare bytes are written
+    /// after it, separated by this character.
     pub(super) why: (String, Option<char>),
     /// Further notes on the choice.
     pub(super) notes: Vec<String>,

@@ -97,7 +97,8 @@ proptest! {
             prop_assert_eq!(plan.confidence, Confidence::Probed);
             prop_assert!(asked.contains(&plan.n_gpu_layers));
             let above = plan.n_gpu_layers + 1;
-            // If every answer differs by a third, the search may use up its probes before it has the answer.
+            // If every answer differs from the estimate by a third, the search may use up its probes before it finds
+            // the best plan.
             let is_known = asked.contains(&above) || asked.len() >= 6;
             prop_assert!(plan.full_offload || is_known || plan.n_gpu_layers == 0);
             prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));
@@ -186,7 +187,7 @@ fn the_error_of_a_probed_plan_names_the_split_with_the_fewest_missing_bytes() {
 #[test]
 fn a_model_with_unknown_memory_can_only_be_planned_by_a_probe() {
     let machine = machine(gib(32), &[gib(8)]);
-    // One is a draft model without a context of its own, the other has a graph of several streams.
+    // `eagle3` is a draft model without a context of its own, and `gemma3n` has a graph of several streams.
     for arch in ["eagle3", "gemma3n"] {
         let builder = Shape { arch, ..LLAMA_1B }.builder();
         let header = builder.u32(&format!("{arch}.attention.sliding_window"), 512);

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 
 pub use builder::PoolBuilder;
 pub use handle::ModelHandle;
-pub use status::{ModelStatus, Residence};
+pub use status::{Activity, ModelStatus, Residence};
 pub use wanted::ModelRequest;
 
 use crate::error::Error;
@@ -107,6 +107,11 @@ impl Pool {
         self.inner.shared.status()
     }
 
+    /// Whether the pool has something left to do for past requests, and how often it has read the memory.
+    pub fn activity(&self) -> Activity {
+        self.inner.shared.activity()
+    }
+
     /// The last decision of the pool, if there was one.
     pub fn last_plan(&self) -> Option<Arc<PoolPlan>> {
         self.inner.shared.last_plan()
@@ -121,7 +126,7 @@ impl Pool {
         self.inner.shared.ask_to_unload(name)
     }
 
-    /// Replaces the specifications and the bounds. A model whose specification is unchanged stays loaded. A model whose
+    /// Replaces the specifications and the limits. A model whose specification is unchanged stays loaded. A model whose
     /// specification was changed or removed is unloaded as soon as all its handles are dropped.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use crate::plan::PoolPlan;
 use crate::spec::ModelSpec;
 use crate::state::Limits;
 use crate::succession::Succession;
+use crate::wager::Wagers;
 
 /// Identifies a model of the pool.
 pub(super) type Id = u64;
@@ -47,8 +48,14 @@ pub(super) struct State {
     pub(super) last_wanted: Option<Id>,
     /// Which model is requested after which.
     pub(super) succession: Succession,
+    /// What loads in advance have saved and cost.
+    pub(super) wagers: Wagers,
     /// Whether a request has come, or a text has ended, since the pool last decided about the next request.
     pub(super) may_anticipate: bool,
+    /// Whether the pool's thread decides or carries something out at the moment.
+    pub(super) is_working: bool,
+    /// How often it has read the machine's memory.
+    pub(super) memory_checks: u64,
     next_id: Id,
 }
 
@@ -72,7 +79,7 @@ pub(super) struct Waiter {
 pub(super) struct Entry {
     pub(super) id: Id,
     pub(super) spec: ModelSpec,
-    /// Its name in plans: the specification's, until another specification takes that name.
+    /// Its name in plans: the name of its specification, until another specification has that name.
     pub(super) label: String,
     /// Its prompt store, which outlives the loads.
     store: Option<PromptStore>,
@@ -121,7 +128,7 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     pub(super) rung: Rung,
     pub(super) engine: Option<Engine>,
-    /// This lock is locked while the attached value is made, so that the value is made only once.
+    /// This lock is held while the attached value is made, so that the value is made only once.
     pub(super) making: Arc<Mutex<()>>,
     /// The value that an application keeps with the loaded model.
     pub(super) attached: Option<Arc<dyn Any + Send + Sync>>,
@@ -307,7 +314,7 @@ impl State {
         self.entries.iter().any(|other| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name))
     }
 
-    /// The id of the model with this name. A model that is not removed comes before one that is.
+    /// The id of the model with this name. A removed model is found only if no other model has the name.
     pub(super) fn id_of(&self, name: &str) -> Option<Id> {
         self.entries.iter().find(|entry| entry.label == name).map(|entry| entry.id)
     }

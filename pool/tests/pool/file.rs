@@ -86,10 +86,10 @@ fn a_projector_is_a_file_or_a_name_or_none_and_one_is_looked_for_where_nothing_i
     assert_eq!(of("mmproj = \"b.gguf\""), (Some("/etc/b.gguf".to_owned()), true));
     assert_eq!(of("mmproj = \"hf:owner/name:F16\""), (Some("hf:owner/name:F16".to_owned()), true));
     for (line, words) in [
-        ("mmproj = true", "true names no projector"),
+        ("mmproj = true", "`true` names no projector"),
         ("mmproj = \"\"", "it is empty"),
         ("mmproj = 3", "a projector is a file, `hf:OWNER/NAME`, or false for none"),
-        ("mmproj = \"b.gguf\"\nembed = \"mean\"", "a model for vectors takes no projector"),
+        ("mmproj = \"b.gguf\"\nembed = \"mean\"", "a model for embeddings takes no projector"),
     ] {
         let error = read(line).unwrap_err().to_string();
         assert!(error.starts_with("/etc/pool.toml, line 3, `mmproj`: ") && error.contains(words), "{error}");

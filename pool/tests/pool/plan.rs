@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use autoplace::machine::{Machine, gib};
 use autoplace::plan::{Context, Request};
-use autoplace_pool::{Error, Limits, ModelState, PoolPlan, PoolState, Rung, Step, Succession};
+use autoplace_pool::{Error, Limits, ModelState, PoolPlan, PoolState, Rung, Step, Succession, Wager};
 use test_support::random_weights::Dice;
 
 use crate::models::{MODELS, machine, model, planned, pool, request};
@@ -94,7 +94,7 @@ fn what_fits_beside_the_others_is_loaded_and_nothing_else_moves() {
         assert!(plan.model(name).unwrap().plan.full_offload, "{plan}");
         carry_out(&mut state, &plan);
     }
-    // The plan survives as text.
+    // A plan that is written as JSON and read again is the same.
     let plan = decide(&state, Some("8b")).unwrap();
     assert!(plan.steps.is_empty());
     let read: PoolPlan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
@@ -188,13 +188,13 @@ fn a_model_for_several_texts_also_has_rungs_for_fewer_and_each_text_has_the_same
     let rungs = model.ladder.rungs();
     assert!(rungs.iter().all(|rung| rung.plan.context.n_ctx_seq() == 4096));
     let of = |texts: u32| rungs.iter().find(|rung| rung.sequences() == texts).unwrap();
-    // The fewer texts, the fewer bytes; a text alone is as fast in each of them.
+    // The fewer texts, the fewer bytes. A single text is equally fast in all of these placements.
     let whole = [8, 4, 2, 1].map(|texts| (of(texts).held.gpus[0], of(texts).plan.speed.as_ref().unwrap().seconds()));
     assert!(whole.is_sorted_by(|one, other| one.0 > other.0 && (one.1 / other.1 - 1.0).abs() < 0.01), "{whole:?}");
     let fewer = model.ladder.request_for(&of(2).plan);
     assert_eq!((fewer.params.n_seq_max, fewer.context), (2, Context::Tokens(2 * 4096)));
     assert_eq!(model.ladder.request_for(&of(8).plan), *model.ladder.request());
-    // One text at once, or one cache that all texts share, is not divided.
+    // The context of a request for one text at once, or with one cache for all texts, is not divided.
     for request in [request(CTX), Request::new().n_seq_max(4).kv_unified(true).context(Context::Tokens(CTX))] {
         let ladder = crate::models::model("8b", &desktop(), &request).unwrap().ladder;
         assert!(ladder.rungs().iter().all(|rung| rung.sequences() == request.params.n_seq_max));
@@ -222,7 +222,7 @@ fn two_models_that_fit_beside_each_other_with_fewer_texts_at_once_are_both_loade
     assert_eq!(loaded.len(), 2);
     assert!(loaded.iter().all(|rung| rung.plan.full_offload && rung.sequences() > 1), "{loaded:#?}");
     assert!(loaded.iter().any(|rung| rung.sequences() < 8));
-    // Texts that run are not moved to where they have no place.
+    // Running texts are not moved to a placement for fewer texts.
     state.models.iter_mut().for_each(|model| model.moves = true);
     let all = state.models[0].loaded.as_ref().unwrap().sequences();
     state.models[0].texts = all;
@@ -248,7 +248,7 @@ fn a_model_for_fewer_texts_is_loaded_for_more_if_the_expected_requests_gain_by_i
     let mut state = loaded_for_fewer();
     let few = decide(&state, None).unwrap();
     assert_eq!(few.steps, [], "{few}");
-    // So many come that they would wait for each other.
+    // So many requests come that they would wait for each other.
     for second in 0..200 {
         state.now = Duration::from_secs(second);
         state.models[0].demand.count_request(state.now, false);
@@ -288,7 +288,7 @@ fn a_model_whose_handles_are_in_use_keeps_its_number_of_texts_at_once() {
     assert!(!is_within(&state));
     let plan = decide(&state, None).unwrap();
     assert_eq!(plan.model("14b").unwrap().plan.context.n_seq_max, 8, "{plan}");
-    // If none is in use, fewer texts are faster than fewer layers.
+    // If no handle is in use, a placement for fewer texts is faster than one with fewer layers.
     state.models[0].texts = 0;
     let plan = decide(&state, None).unwrap();
     assert!(plan.model("14b").unwrap().plan.context.n_seq_max < 8, "{plan}");
@@ -321,7 +321,8 @@ fn what_is_loaded_for_many_texts_is_not_moved_to_fewer_in_advance() {
     assert!(plan.as_ref().is_none_or(|plan| plan.model("14b").unwrap().plan.context.n_seq_max == 8), "{plan:?}");
 }
 
-/// Nothing that is kept may leave, and no combination of many placements fits. A search of all of them takes minutes.
+/// No kept model may leave, and none of the many combinations of placements fits. A search of all combinations would
+/// take minutes.
 #[test]
 fn a_search_without_any_arrangement_that_fits_ends() {
     let mut machine = machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64);
@@ -352,7 +353,7 @@ fn a_model_that_was_placed_beside_a_busy_one_does_not_stay_slow() {
     carry_out(&mut state, &plan);
     let fastest = state.models[1].ladder.rungs()[0].held.clone();
     assert_ne!(state.models[1].loaded.as_ref().unwrap().held, fastest);
-    // They end at once, and many requests come for the slow one.
+    // The texts end at once, and many requests come for the slow model.
     (state.models[0].texts, state.models[1].waiting) = (0, 0);
     for second in 0..40 {
         state.now = Duration::from_secs(5 * second);
@@ -457,8 +458,8 @@ fn memory_that_another_program_takes_is_made_free_at_once() {
     assert!(plan.model("14b").is_some(), "{plan}");
 }
 
-/// A chat model and one for titles, which follows it after twenty seconds; the next chat follows after forty more. Both
-/// are loaded from the host's memory.
+/// A chat model and one for titles. A title follows a chat after twenty seconds, and the next chat follows forty
+/// seconds later. Both are loaded from the host's memory.
 fn chat_and_titles() -> PoolState {
     let mut state = pool(&desktop(), &["32b", "3b"], CTX);
     state.limits.anticipate = true;
@@ -489,14 +490,72 @@ fn the_model_that_usually_follows_is_loaded_before_it_is_wanted() {
     // A title was written: the next request is for the chat model.
     let plan = anticipate(&state).unwrap();
     assert_eq!(names(&plan.steps), ["unload 3b", "load 32b"], "{plan}");
-    assert!(plan.reasons.iter().any(|reason| reason == "32b is expected to be wanted soon after 3b"), "{plan}");
+    assert!(plan.reasons.iter().any(|reason| reason == "32b is expected to be requested soon after 3b"), "{plan}");
     carry_out(&mut state, &plan);
+    state.wagers.record(plan.wager.unwrap(), state.now);
     assert!(anticipate(&state).is_none());
     // The chat model has answered: a title follows.
-    state.succession.wanted("32b", Duration::from_secs(600));
+    requested(&mut state, "32b", Duration::from_secs(600));
     state.now = Duration::from_secs(612);
     let plan = anticipate(&state).unwrap();
     assert_eq!(names(&plan.steps), ["unload 32b", "load 3b"], "{plan}");
+}
+
+/// A request that came now.
+fn requested(state: &mut PoolState, name: &str, now: Duration) {
+    let is_loaded = state.models.iter().any(|model| model.name == name && model.loaded.is_some());
+    state.succession.wanted(name, now);
+    state.wagers.wanted(name, is_loaded, now);
+    state.now = now;
+}
+
+#[test]
+fn a_load_in_advance_that_may_lose_much_is_made_with_the_gains_of_earlier_ones_alone() {
+    let at = Duration::from_secs;
+    let mut state = chat_and_titles();
+    requested(&mut state, "32b", at(600));
+    let plan = decide(&state, Some("32b")).unwrap();
+    carry_out(&mut state, &plan);
+    state.now = at(612);
+    // A title follows, as always. If it did not, the large model would have to be loaded again.
+    let watched = anticipate(&state).unwrap();
+    let wager = watched.wager.clone().unwrap();
+    assert!(wager.is_watched && watched.steps.is_empty() && watched.models.len() == 1, "{watched}");
+    assert_eq!((wager.gains[0].0.as_str(), wager.losses[0].0.as_str()), ("3b", "32b"));
+    let read: PoolPlan = serde_json::from_str(&serde_json::to_string(&watched).unwrap()).unwrap();
+    assert_eq!(read, watched);
+    // A load of the large model that was over in time has gained as much.
+    let mut gained: Wager = wager.clone();
+    (gained.gains, gained.losses, gained.is_watched) = (vec![("32b".to_owned(), 2.7)], Vec::new(), false);
+    state.wagers.record(gained, at(590));
+    state.wagers.wanted("32b", true, at(612));
+    let plan = anticipate(&state).unwrap();
+    assert_eq!(names(&plan.steps), ["unload 32b", "load 3b"], "{plan}");
+    // It is lost: another question comes, and no title.
+    carry_out(&mut state, &plan);
+    state.wagers.record(plan.wager.unwrap(), state.now);
+    state.wagers.wanted("32b", false, at(640));
+    state.models[0].loaded = watched.model("32b").map(|model| Rung::new((*model.plan).clone(), &state.machine));
+    state.models[1].loaded = None;
+    assert!(anticipate(&state).is_none_or(|plan| plan.steps.is_empty()));
+}
+
+#[test]
+fn while_a_request_waits_no_other_model_is_made_faster() {
+    let mut state = pool(&desktop(), &["8b", "1b"], CTX);
+    let slow = state.models[0].ladder.rungs().last().unwrap().clone();
+    // It is not unloaded either, to come back faster.
+    state.models[0].keep = true;
+    (0..30).for_each(|n| state.models[0].demand.count_request(Duration::from_secs(10 * n), true));
+    (state.models[0].loaded, state.now) = (Some(slow), Duration::from_secs(300));
+    state.models[1].demand.count_request(state.now, true);
+    state.models[1].waiting = 1;
+    let plan = decide(&state, Some("1b")).unwrap();
+    assert_eq!(names(&plan.steps), ["load 1b"], "{plan}");
+    carry_out(&mut state, &plan);
+    state.models[1].waiting = 0;
+    let plan = decide(&state, None).unwrap();
+    assert_eq!(names(&plan.steps), ["grow 8b"], "{plan}");
 }
 
 #[test]

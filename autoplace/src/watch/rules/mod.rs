@@ -11,8 +11,9 @@ use std::time::Duration;
 use self::experts::ExpertRule;
 use self::speed::SpeedRule;
 use super::event::{Cause, Event};
-use super::latch::{Condition, Now, Settings};
+use super::latch::{Condition, Now};
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
+use super::settings::Settings;
 use crate::load::GeneratingThreads;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
@@ -160,7 +161,7 @@ impl DeviceRules {
         }
         let device = || watched.device.clone();
         let (free, needed) = (self.last_free, watched.needed);
-        // To end the condition, a quarter more memory must be free than to begin it.
+        // The condition begins when less memory is free than needed. It ends when a quarter more than that is free.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
         self.pressure.step(

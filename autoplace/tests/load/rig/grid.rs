@@ -50,7 +50,7 @@ pub(crate) fn settings() -> Vec<ContextParams> {
 /// made by free memory or by proportions, and some have overrides.
 ///
 /// With `thorough`, each number of layers occurs in each form. For a model with many blocks, only some numbers occur.
-/// Without it, only both ends and the middle occur, each in one form.
+/// Without `thorough`, only the two ends and the middle occur, each in one form.
 pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
     let all = n_layer + 1;
     if n_gpus == 0 {
@@ -86,7 +86,7 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
 const PROPORTIONS: [&[f32]; 3] = [&[1.0, 3.0, 2.0], &[0.0, 1.0], &[0.7, 0.1, 0.1, 5.0]];
 
 /// Overrides as users write them: the experts of some blocks on the host (or the feed-forward step of a block without
-/// experts), the feed-forward step of a block on the host, and a few tensors on another GPU than their layer.
+/// experts), the feed-forward step of a block on the host, and a few tensors on a GPU that does not have their layer.
 fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
     let rules = match rule {
         0 => vec![(r"blk\.(0|2)\.ffn_.*_exps", Place::Host), (r"blk\.3\.(ffn|ssm)_(up|down|in|out)\.", Place::Host)],

@@ -65,6 +65,9 @@ pub struct ContextParams {
     /// missing ones; larger batches do not change the cache. A context with such a cache cannot use pipeline
     /// parallelism.
     pub moe_cache_size: u64,
+    /// Whether the context computes rows of pictures and sounds too ([`decode_rows`](crate::Context::decode_rows)). Its
+    /// compute buffers are then reserved for as many rows as tokens, which may need more memory.
+    pub rows: bool,
     /// How positions are scaled.
     pub rope: Rope,
 }
@@ -77,7 +80,7 @@ pub enum Mtp {
     /// The context takes no part in predictions.
     #[default]
     Off,
-    /// The context computes with the model's other blocks. Besides the logits, it outputs the [hidden
+    /// The context computes with all blocks except the prediction blocks. Besides the logits, it outputs the [hidden
     /// state](crate::Context::hidden) of every token.
     Trunk,
     /// The context computes with the prediction blocks, from tokens and hidden states
@@ -109,6 +112,7 @@ impl Default for ContextParams {
             mtp: Mtp::Off,
             n_rs_seq: 0,
             moe_cache_size: 0,
+            rows: false,
             rope: Rope::default(),
         }
     }
@@ -176,8 +180,8 @@ impl ContextParams {
                 format!("it must be at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"),
             ));
         }
-        // llama-batch.cpp, `split_equal`: the tokens by which the state can go back are computed in one graph, together
-        // with the token before them and one more.
+        // llama-batch.cpp, `split_equal`, keeps the tokens by which the state can go back, and the token before them,
+        // in one graph. It asserts that `n_ubatch` is larger than the number of these tokens.
         if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
             return Err(Error::parameter(
                 "n_rs_seq",

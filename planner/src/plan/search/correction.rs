@@ -10,7 +10,7 @@ use super::path::Path;
 use super::setting_costs::host_role;
 
 /// A path is probed even if, by the estimate, a GPU lacks up to this many bytes. In the tests of this search, a
-/// correction that comes from another role is never wrong by more.
+/// correction that comes from another role is never wrong by more bytes than this.
 pub(super) const MAX_SLACK_BYTES: u64 = mib(128);
 
 /// After each probe of a run, the slack of its kind is divided by this number.
@@ -79,7 +79,8 @@ impl Corrections {
         (similar.map_or(0, beyond), MAX_SLACK_BYTES)
     }
 
-    /// By how many bytes the host exceeds the estimate. This is found in the same way.
+    /// Bytes that the host takes beyond the estimate. The number comes from a probed host of the same kind, or from the
+    /// most similar kind.
     pub(super) fn of_host(&self, kind: &HostKind) -> i64 {
         let similarity = |other: &HostKind| {
             (kind.setting == other.setting, kind.role == other.role, kind.is_pipelined == other.is_pipelined)

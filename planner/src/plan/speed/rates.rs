@@ -73,8 +73,8 @@ const PROMPT_ATTENTION: f64 = 0.5;
 const UNKNOWN_CORES: u32 = 8;
 /// Extra seconds of a layer with a recurrent state on a GPU: the convolution, the gates and the update of the state are
 /// many small kernels. Published for Qwen3.5 35B A3B with all layers on the card: 214 tokens per second on an RTX 5090
-/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com). From these figures follow 20 and 100 us for each of its 30
-/// recurrent layers.
+/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com). From these figures follow 20 and 100 us for each of the
+/// model's 30 recurrent layers.
 const GPU_RECURRENCE: f64 = 60e-6;
 /// Floating-point operations of prompts per byte of bandwidth, for a card of which only the bandwidth is known. The
 /// constant is the geometric mean of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second
@@ -109,7 +109,8 @@ const CORE_FLOPS: f64 = 80e9;
 /// at once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
-/// How many times as much the matrix size counts as the number of tokens, when the nearest measured figure is chosen.
+/// The weight of the matrix size, as a multiple of the weight of the number of tokens, when the nearest measured figure
+/// is chosen.
 const SIZE_BEFORE_TOKENS: f64 = 4.0;
 
 /// The source of a device's rates, the most reliable first.
@@ -287,8 +288,8 @@ impl Rate {
             basis,
             seconds_per_layer,
             routing: GPU_ROUTING,
-            // These kernels take as long to launch as the kernels of other layers, so their time scales with a layer's
-            // fixed time.
+            // The kernels of a recurrent state take as long to launch as other kernels, so their time scales with a
+            // layer's fixed time.
             recurrence: GPU_RECURRENCE * seconds_per_layer / GPU_LAYER,
             flops: prompt_flops_of(gpu, bytes_per_second),
             activations: Some(bytes_per_second / BYTES_PER_OUTPUT),

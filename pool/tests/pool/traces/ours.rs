@@ -21,9 +21,10 @@ pub(crate) struct Ours {
     last: Option<usize>,
     /// Whether a request has come, or one has ended, since the last decision about the next request.
     may_anticipate: bool,
-    /// Whether it knows the next requests of the trace, as no rule can.
+    /// Whether the rule knows the next requests of the trace, which no real rule can know.
     is_clairvoyant: bool,
-    /// The requests that had come at the last decision: those for a loaded model are answered before it leaves.
+    /// The requests that had come before the last decision. If such a request is for a loaded model, it is answered
+    /// before the model leaves.
     with_handle: BTreeSet<usize>,
     /// Number of requests that have come.
     come: usize,
@@ -115,6 +116,9 @@ impl Ours {
         let plan =
             PoolPlan::anticipate(state, |index, request, machine| planned(&state.models[index].name, request, machine));
         if let Some(plan) = plan {
+            if let Some(wager) = plan.wager.clone() {
+                self.state.wagers.record(wager, self.state.now);
+            }
             self.steps = plan.steps.iter().cloned().collect();
             self.plan = Some(plan);
         }
@@ -224,6 +228,7 @@ impl Rule for Ours {
         self.state.models[wish.model].demand.count_request(at, is_turn);
         let name = self.state.models[wish.model].name.clone();
         self.state.succession.wanted(&name, at);
+        self.state.wagers.wanted(&name, system.loaded[wish.model].is_some(), at);
         self.may_anticipate = true;
     }
 

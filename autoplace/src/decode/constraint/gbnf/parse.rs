@@ -241,8 +241,8 @@ impl<'a> Parser<'a> {
 
     fn number(&mut self) -> Result<u32, Unenforced> {
         let digits = self.run("a number", |c| c.is_ascii_digit())?;
-        // A number of more than 32 bits is replaced by the largest number of 32 bits. Both have the same meaning: they
-        // are refused, or mean "unlimited".
+        // A number of more than 32 bits is replaced by the largest number of 32 bits. The two numbers have the same
+        // meaning: both are refused, or both mean "unlimited".
         Ok(digits.parse().unwrap_or(u32::MAX))
     }
 
@@ -327,7 +327,7 @@ impl<'a> Parser<'a> {
         if self.take("[") {
             let digits = self.run("the number of a token", |c| c.is_ascii_digit())?;
             let Ok(id) = digits.parse::<i32>() else {
-                return self.error(format!("token {digits} is in no vocabulary"));
+                return self.error(format!("no vocabulary has a token {digits}"));
             };
             if !self.take("]>") {
                 return self.expected("`]>`");
