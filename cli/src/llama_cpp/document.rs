@@ -228,6 +228,8 @@ fn llama_cpps_command_lines_become_ours() {
         ("plan a --kv --json", "plan a --kv --json"),
         ("measure a --before '-ngl 5'", "measure a --before=-ngl 5"),
         ("devices --measure=2", "devices --measure=2"),
+        ("template a --tools t.json", "template a --tools t.json"),
+        ("run a --prompt-lookup --draft-max 3 x", "run a --prompt-lookup --draft-max 3 x"),
         ("plan a --mtp=2 --embeddings=mean", "plan a --mtp=2 --embeddings=mean"),
         ("plan a --mtp --pooling cls", "plan a --mtp --embeddings=cls"),
     ] {
