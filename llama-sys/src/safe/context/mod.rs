@@ -16,6 +16,7 @@ mod rows;
 mod state;
 mod state_rows;
 mod stream;
+mod written_rows;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -73,6 +74,8 @@ pub struct Context {
     /// Whether a control vector was ever set. Its memory is never freed before the context.
     control_vector: bool,
     abort: Arc<AtomicBool>,
+    /// The sequences that are restored only partly.
+    unfinished: Vec<written_rows::Unfinished>,
     /// Why the context must not be used any more.
     poisoned: Option<String>,
     /// The output flags of the last batch, with which indices are checked.
@@ -173,6 +176,7 @@ impl Context {
                 .then(|| Box::new(UnsafeCell::new(raw::shim_moe_counts { ctx: context, hits: 0, misses: 0 }))),
             control_vector: false,
             abort,
+            unfinished: Vec::new(),
             poisoned: None,
             outputs: Vec::new(),
             seq_counts: Vec::new(),

@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::ops::Range;
 
-use super::stream::{Part, put, refused};
+use super::stream::{put, refused};
 use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
@@ -39,31 +39,31 @@ const MAX_LANES: u32 = 1 << 20;
 /// shape, even if their sizes and placements differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowShape {
-    sections: Vec<Section>,
+    pub(super) sections: Vec<Section>,
     /// Whether the state has a part that cannot be divided.
     has_rest: bool,
 }
 
 /// One cache in the stream. Models with an indexer have two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Section {
+pub(super) struct Section {
     /// For each token, the number of bytes before its keys. These bytes are the token's position and its
     /// `llama_kv_cell_ext`, if the cache keeps that: with M-RoPE all rows of a picture have the same position. In all
     /// other caches the number is 0.
-    head: usize,
+    pub(super) head: usize,
     /// The fixed fields before the layers: whether values are transposed, the number of layers, and the rotations.
-    fixed: [u8; 16],
-    lanes: Vec<Lane>,
+    pub(super) fixed: [u8; 16],
+    pub(super) lanes: Vec<Lane>,
 }
 
 /// Rows of equal size that are stored together: the rows of a layer's keys, or of a layer's values. For transposed
 /// values, each dimension has its own lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Lane {
+pub(super) struct Lane {
     /// The bytes in the stream before the lane's rows.
-    header: Vec<u8>,
+    pub(super) header: Vec<u8>,
     /// Bytes that each token has in this lane.
-    unit: usize,
+    pub(super) unit: usize,
 }
 
 impl RowShape {
@@ -319,78 +319,6 @@ impl Context {
         self.read_ranges(seq, &[raw::shim_range { from, size }], part.len())
     }
 
-    /// Puts rows and a rest into a sequence. The sequence then contains exactly the wanted tokens of the pieces, and
-    /// its first token is at position 0. After a failure the sequence is empty, and no other sequence is changed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::State`] if the pieces do not fit the shape, or the context refuses them. Otherwise the errors of
-    /// [`save_state`](Self::save_state).
-    pub fn write_rows(
-        &mut self,
-        seq: SeqId,
-        shape: &RowShape,
-        pieces: &[RowPiece<'_>],
-        rest: &[u8],
-    ) -> Result<(), Error> {
-        self.write_rows_from(seq, 0, shape, pieces, rest)
-    }
-
-    /// As [`write_rows`](Self::write_rows), but the first token is at position `first`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write_rows`](Self::write_rows).
-    pub fn write_rows_from(
-        &mut self,
-        seq: SeqId,
-        first: Position,
-        shape: &RowShape,
-        pieces: &[RowPiece<'_>],
-        rest: &[u8],
-    ) -> Result<(), Error> {
-        self.check_state(seq)?;
-        let written = self.write_all_rows(seq, first, shape, pieces, rest);
-        if written.is_err() {
-            self.kv_seq_remove(seq, 0..Position::MAX)?;
-        }
-        written
-    }
-
-    fn write_all_rows(
-        &mut self,
-        seq: SeqId,
-        first: Position,
-        shape: &RowShape,
-        pieces: &[RowPiece<'_>],
-        rest: &[u8],
-    ) -> Result<(), Error> {
-        let row = shape.row_bytes();
-        if let Some(piece) =
-            pieces.iter().find(|piece| piece.data.len() != row * piece.tokens || piece.wanted > piece.tokens)
-        {
-            let RowPiece { data, tokens, wanted } = piece;
-            let have = data.len();
-            return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
-        }
-        let tokens: usize = pieces.iter().map(|piece| piece.wanted).sum();
-        let end = match last_position(shape, pieces) {
-            Some(last) => last.saturating_add(1),
-            None => Position::try_from(tokens)
-                .ok()
-                .and_then(|tokens| tokens.checked_add(first))
-                .ok_or_else(|| refused(format!("{tokens} tokens are too many")))?,
-        };
-        let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
-        let parts = assemble(shape, streams, pieces, (first, tokens), rest);
-        self.read_parts(seq, false, &parts)?;
-        let held = self.kv_seq_end(seq)?.unwrap_or(0);
-        if held == end {
-            return Ok(());
-        }
-        Err(refused(format!("it ends at {end}, and the restored sequence at {held}")))
-    }
-
     /// The bytes of a state that lie between the rows of tensors, and the length of the whole state.
     fn between_rows(&mut self, seq: SeqId, partial: bool) -> Result<(Vec<u8>, u64), Error> {
         let mut data: Vec<u8> = Vec::new();
@@ -507,70 +435,6 @@ unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size:
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
     // `add` cannot panic, because room for all of its bytes was reserved.
     pieces.add(data)
-}
-
-/// The stream of a sequence that contains the wanted tokens of the pieces, at the positions from `first` on. `streams`
-/// is the number of streams in each of the context's caches; the sequence lies in only one of them.
-fn assemble<'a>(
-    shape: &RowShape,
-    streams: u32,
-    pieces: &[RowPiece<'a>],
-    (first, tokens): (Position, usize),
-    rest: &'a [u8],
-) -> Vec<Part<'a>> {
-    let mut parts = Vec::new();
-    // In the row of one token, the offset of the current lane.
-    let mut before = 0;
-    for section in &shape.sections {
-        let mut head = streams.to_le_bytes().to_vec();
-        let count = u32::try_from(tokens).unwrap_or(u32::MAX);
-        head.extend(count.to_le_bytes());
-        if tokens > 0 {
-            let cells =
-                pieces.iter().flat_map(|piece| lane_of(*piece, before, section.head).chunks(section.head.max(1)));
-            let mut cells = cells.fuse();
-            for position in (first..).take(tokens) {
-                match cells.next() {
-                    Some(cell) => head.extend(cell),
-                    None => {
-                        head.extend(position.to_le_bytes());
-                        head.extend(1u32.to_le_bytes());
-                    }
-                }
-                // This is the sequence's number, which llama.cpp does not read.
-                head.extend(0u32.to_le_bytes());
-            }
-            head.extend(section.fixed);
-            before += section.head;
-            for lane in &section.lanes {
-                head.extend(&lane.header);
-                parts.push(Part::Made(std::mem::take(&mut head)));
-                parts.extend(pieces.iter().map(|piece| Part::Given(lane_of(*piece, before, lane.unit))));
-                before += lane.unit;
-            }
-        }
-        // The other streams of the cache are empty.
-        head.extend((1..streams).flat_map(|_| 0u32.to_le_bytes()));
-        parts.push(Part::Made(head));
-    }
-    parts.push(Part::Given(rest));
-    parts.retain(|part| part.len() > 0);
-    parts
-}
-
-/// The highest position of the wanted rows; `None` if the rows contain no positions.
-fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
-    let head = shape.sections.first()?.head;
-    let cells = pieces.iter().flat_map(|piece| lane_of(*piece, 0, head).chunks(head.max(1)));
-    let position = |cell: &[u8]| cell.first_chunk().map(|bytes| Position::from_le_bytes(*bytes));
-    cells.filter_map(position).max()
-}
-
-/// The rows of one lane that are wanted of a piece. `before` is the number of bytes that each token has in the earlier
-/// lanes.
-fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
-    let from = before * piece.tokens;
-    &piece.data[from..from + unit * piece.wanted]
 }
 
 /// Reads the bytes between the rows. The state has `total` bytes, and the last `rest` of them cannot be divided. All
