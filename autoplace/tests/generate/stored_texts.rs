@@ -259,6 +259,38 @@ fn nine_conversations_in_two_places_compute_their_new_words_only() {
 }
 
 #[test]
+fn a_waiting_text_is_restored_while_another_text_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        for kv_unified in [false, true] {
+            let title = format!("{title}, {kv_unified}");
+            let files = folder.path().join(&title);
+            let mut history = turn(&title, &load(&path, request(1600, 2, kv_unified), &in_folder(&files)), &words(1, 300)).0;
+            let model = load(&path, request(1600, 2, kv_unified), &in_folder(&files));
+            let engine = Engine::new(&model).unwrap();
+            // First a thread reads the pieces from the folder, and then they are in memory.
+            for (round, from_folder) in [(0, true), (1, false)] {
+                let prompt = words(10 + round, 40);
+                let mut running = engine.submit(generate(&model, &prompt).max_tokens(300)).unwrap();
+                let begun = running.pieces().next().unwrap().unwrap();
+                let next = [&history[..], &words(20 + round, 20)].concat();
+                let again = answered(engine.submit(generate(&model, &next)).unwrap());
+                assert_eq!(again.tokens, raw(&model, &next, ANSWER), "{title}");
+                let (known, statistics) = (history.len() - 1, again.statistics());
+                assert_eq!(statistics.restored_tokens, known, "{title}: {statistics:?}");
+                assert_eq!(statistics.restored_from_folder, if from_folder { known } else { 0 }, "{title}");
+                let whole: Vec<Token> = begun.token.into_iter().chain(answered(running).tokens).collect();
+                assert_eq!(whole, raw(&model, &prompt, 300), "{title}");
+                history = [next, again.tokens].concat();
+                // Two texts at the same time displace both others.
+                let others = [30, 40].map(|seed| engine.submit(generate(&model, &words(seed + round, 100))).unwrap());
+                others.into_iter().for_each(|text| drop(answered(text)));
+            }
+        }
+    }
+}
+
+#[test]
 fn damaged_files_change_no_text_and_fail_none() {
     let folder = tempfile::tempdir().unwrap();
     let kinds = models(folder.path());

@@ -88,7 +88,8 @@ impl StoredDrafter {
         let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
         let Some((found, brought)) = self.stored.bring_longest(prefix, keep) else { return Ok(None) };
         context.kv_seq_remove(seq, 0..Position::MAX)?;
-        let restored = self.stored.restore(context, seq, (&found, &brought), found.tokens);
+        let end = found.tokens;
+        let restored = self.stored.restore(context, seq, (found, brought), end);
         Ok(Some(restored.map_or(0, |restored| restored.tokens)))
     }
 
@@ -120,7 +121,7 @@ impl StoredDrafter {
         }
         let hidden = end.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         context.kv_seq_remove(seq, 0..Position::MAX)?;
-        let restored = self.stored.restore(context, seq, (&found, &brought), from);
+        let restored = self.stored.restore(context, seq, (found, brought), from);
         let followed = Followed { first: 1, tokens: known.to_vec(), computed: known.len(), hidden };
         Ok(restored.map(|_| followed))
     }

@@ -136,6 +136,13 @@ impl Driver {
                 })
             };
             let Some(next) = self.queue.take_first(rank, joins) else { return };
+            if let Some(session) = &mut self.session
+                && (next.text.reuse || next.has_begun)
+                && !session.prepare(&next.sequence)
+            {
+                self.queue.put_back(next);
+                return;
+            }
             self.begin(next);
         }
     }
