@@ -416,6 +416,33 @@ fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts
     assert_eq!(drafts(Some(PromptStore::new(256 * MIB))), expected);
 }
 
+/// The draft model's context keeps the cells of texts that the model's context has forgotten. If these cells leave no
+/// room for a restored text, its pieces stay in the store until they have made room.
+#[test]
+fn a_draft_models_context_without_room_does_not_forget_a_stored_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = exact("llama", folder.path());
+    let mut request = speculative_support::request(1024, 3, 3).n_batch(64);
+    request.params.kv_unified = true;
+    let builder = speculative_support::builder(&path, request).draft(&path);
+    let model = builder.prompt_store(PromptStore::new(256 * MIB)).load().unwrap();
+    let mut session = model.session().unwrap();
+    let speculation = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
+    let mut turn = |prompt: &[Token]| {
+        let generate = generate(&model, prompt).temp(0.0).speculate(speculation);
+        session.begin(generate).unwrap();
+        to_the_end(&mut session).pop().unwrap()
+    };
+    let long = words(1, 500);
+    turn(&long);
+    for seed in 2..6 {
+        turn(&words(seed, 310));
+    }
+    let again = turn(&[&long[..], &words(9, 60)].concat());
+    let statistics = again.statistics();
+    assert!(statistics.restored_tokens >= 500 && statistics.restored_draft_tokens >= 500, "{statistics:?}");
+}
+
 #[test]
 fn a_model_in_a_worker_finds_what_an_earlier_one_has_stored() {
     let folder = tempfile::tempdir().unwrap();
