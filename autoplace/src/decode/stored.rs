@@ -243,7 +243,9 @@ impl Stored {
         let restoring = memory * per_byte + folder * (per_byte + SECONDS_PER_BYTE[1]);
         let is_faster =
             !self.has_own_end || self.seconds_per_token.is_none_or(|of_token| restoring < of_token * more as f64);
-        is_faster.then_some(found)
+        // Pieces from the folder are in memory until they are restored, even if the store has no room for them.
+        let [_, in_folder] = found.bytes;
+        (is_faster && (in_folder == 0 || in_folder <= self.free())).then_some(found)
     }
 
     /// The longest stored beginning of a prompt with its pieces in memory, if restoring it pays although `held` tokens

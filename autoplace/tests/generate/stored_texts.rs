@@ -36,6 +36,17 @@ fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
     builder(path, request, store).load().unwrap()
 }
 
+/// Leaves the process only this much more memory. Plans keep 64 MiB free.
+#[cfg(target_os = "linux")]
+fn take_memory(left: u64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = format!("--data={}", (data << 10) + left);
+    let limited = Command::new("prlimit").args(["--pid", &std::process::id().to_string(), &limit]).status();
+    assert!(limited.unwrap().success(), "util-linux has prlimit");
+}
+
 /// For each kind of memory, one model: attention, attention with compressed keys (MLA), windows, a recurrent state, and
 /// hybrids.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 6] {
@@ -200,17 +211,27 @@ fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_bac
     turn("", &model, &words(1, 300));
     turn("", &model, &words(2, 300));
     assert!(store.usage().pieces > 0);
-    // Of the memory that the process may take, less is left than the margin that plans keep free.
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
-    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
-    let limit = format!("--data={}", (data << 10) + 48 * MIB);
-    let limited = Command::new("prlimit").args(["--pid", &std::process::id().to_string(), &limit]).status();
-    assert!(limited.unwrap().success(), "util-linux has prlimit");
+    take_memory(48 * MIB);
     let text = complete(generate(&model, &prompt), &model);
     assert_eq!(text, expected);
     let usage = store.usage();
     assert_eq!((usage.pieces, usage.memory_limit), (0, 256 * MIB), "{usage:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn where_the_process_runs_short_of_memory_nothing_is_read_from_the_folder() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, files) = (random("llama", None, folder.path()), folder.path().join("store"));
+    let history = turn("", &load(&path, request(1024, 1, false), &in_folder(&files)), &words(1, 300)).0;
+    let next = [&history[..], &words(2, 20)].concat();
+    let model = load(&path, request(1024, 1, false), &in_folder(&files));
+    let expected = complete(generate(&model, &next).cache_prompt(false), &model);
+    take_memory(48 * MIB);
+    let text = complete(generate(&model, &next), &model);
+    assert_eq!(text, expected);
+    assert_eq!(text.statistics().restored_tokens, 0, "{:?}", text.statistics());
 }
 
 /// Three turns leave several recurrent states of one text, and a later state displaces an earlier one in the store.
