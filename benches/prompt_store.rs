@@ -410,7 +410,11 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
         }
         let usage = kept.usage();
         let [without, with] = all.map(described);
-        println!("| {name} | while {depth} tokens are stored, store: {kind} | {with} | copied {:.0} MB in all, at most {:.1} ms between two tokens |", usage.copied_bytes as f64 / 1e6, ms(usage.longest_pause));
+        println!(
+            "| {name} | while {depth} tokens are stored, store: {kind} | {with} | copied {:.0} MB in all, at most {:.1} ms between two tokens |",
+            usage.copied_bytes as f64 / 1e6,
+            ms(usage.longest_pause)
+        );
         println!("| {name} | the same without a store | {without} | |");
     }
 }
@@ -451,7 +455,9 @@ fn restore(path: &Path, name: &str, depth: usize) {
     let pause = ms(kept.usage().longest_pause);
     let [held, displaced] = all.map(described);
     let [of_held, of_displaced] = firsts.map(|first| ms(first / rounds()));
-    println!("| {name} | while {depth} tokens are restored | {displaced} | at most {pause:.1} ms between two tokens | first token {of_displaced:.0} ms |");
+    println!(
+        "| {name} | while {depth} tokens are restored | {displaced} | at most {pause:.1} ms between two tokens | first token {of_displaced:.0} ms |"
+    );
     println!("| {name} | while the context still holds them | {held} | | first token {of_held:.0} ms |");
 }
 

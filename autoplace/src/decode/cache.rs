@@ -4,13 +4,13 @@ mod prepare;
 
 use llama_sys::{Context, Position, SeqId, Token};
 
+use self::prepare::Preparation;
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::{Lent, Room};
 use super::error::Error;
 use super::media::NO_SPANS;
 use super::prefix::{Prefix, common_prefix, position};
 use super::stored::{Progress, Restored, Stored};
-use self::prepare::Preparation;
 use crate::load::{Contents, Remembered};
 
 /// Shortest prefix, in tokens, that is worth a copy. If each sequence has its own cache, llama.cpp copies the whole

@@ -8,6 +8,7 @@
 mod restore;
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use llama_sys::{Context, Position, SeqId, State, StateRows};
@@ -93,6 +94,8 @@ pub(crate) struct Stored {
     restoring: Option<Restoring>,
     /// Seconds to write a byte of rows into the context.
     seconds_per_write: Option<f64>,
+    /// Threads whose pieces are no longer wanted.
+    ending: Vec<JoinHandle<Option<Brought>>>,
 }
 
 /// An idle sequence that is being stored, step by step.
@@ -168,6 +171,7 @@ impl Stored {
             reading: None,
             restoring: None,
             seconds_per_write: None,
+            ending: Vec::new(),
         }
     }
 
@@ -176,7 +180,9 @@ impl Stored {
     pub(crate) fn with_ends(of: ModelStore, first: Position) -> Self {
         // Such texts are never computed again, so their worth cannot be measured. These texts count as texts of a fast
         // model.
-        Self { first, has_own_end: false, seconds_per_token: Some(1e-4), ..Self::new(of) }
+        let mut stored = Self::new(of);
+        (stored.first, stored.has_own_end, stored.seconds_per_token) = (first, false, Some(1e-4));
+        stored
     }
 
     /// Learns the cost of a prompt from a batch.

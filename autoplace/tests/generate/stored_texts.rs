@@ -286,7 +286,8 @@ fn a_waiting_text_is_restored_while_another_text_goes_on() {
         for kv_unified in [false, true] {
             let title = format!("{title}, {kv_unified}");
             let files = folder.path().join(&title);
-            let mut history = turn(&title, &load(&path, request(1600, 2, kv_unified), &in_folder(&files)), &words(1, 300)).0;
+            let mut history =
+                turn(&title, &load(&path, request(1600, 2, kv_unified), &in_folder(&files)), &words(1, 300)).0;
             let model = load(&path, request(1600, 2, kv_unified), &in_folder(&files));
             let engine = Engine::new(&model).unwrap();
             // First a thread reads the pieces from the folder, and then they are in memory.

@@ -214,7 +214,9 @@ fn rows_are_written_in_parts_between_computations_of_another_sequence() {
         assert!(parts >= 7, "{parts}");
         let rows = other.rows(1).unwrap().unwrap();
         let all = context.rows(0).unwrap().unwrap();
-        assert!(other.read_rows(1, &rows, 0..text.len()).unwrap() == context.read_rows(0, &all, 0..text.len()).unwrap());
+        assert!(
+            other.read_rows(1, &rows, 0..text.len()).unwrap() == context.read_rows(0, &all, 0..text.len()).unwrap()
+        );
         assert!(matches!(other.write_more_rows(1, &given, 1), Err(Error::State { .. })));
     }
 }

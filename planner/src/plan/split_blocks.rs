@@ -13,7 +13,8 @@ struct Keys {
 }
 
 pub(super) fn serialize<S: Serializer>(split_blocks: &u32, to: S) -> Result<S::Ok, S::Error> {
-    let keys = Keys { split_blocks: Some(*split_blocks), parted_blocks: Some(*split_blocks).filter(|blocks| *blocks > 0) };
+    let keys =
+        Keys { split_blocks: Some(*split_blocks), parted_blocks: Some(*split_blocks).filter(|blocks| *blocks > 0) };
     keys.serialize(to)
 }
 

@@ -56,31 +56,38 @@ impl Cache {
             preparation = Some(Preparation { of: before, stage: Stage::Ended(is_there.then_some((seq, restored))) });
         }
         let stage = match preparation {
+            Some(Preparation { of: before, stage: Stage::Ended(ended) }) if before == of => Stage::Ended(ended),
             Some(Preparation { of: before, stage: Stage::Bringing(bringing) }) if before == of => {
                 if is_awaited && !bringing.is_finished() {
                     Stage::Bringing(bringing)
                 } else {
-                    match bringing.end() {
-                        Some(brought) => self.begin(lent, running, prompt, brought)?,
-                        None => Stage::Ended(None),
-                    }
+                    let brought = bringing.end();
+                    brought.map_or(Ok(Stage::Ended(None)), |brought| self.begin(lent, running, prompt, brought))?
                 }
             }
-            Some(Preparation { of: before, stage: Stage::Ended(ended) }) if before == of => Stage::Ended(ended),
-            _ if is_awaited => self.first_stage(lent, running, prompt)?,
-            _ => return Ok(true),
+            other => {
+                if let (Some(stored), Some(Stage::Bringing(bringing))) = (&mut self.stored, other.map(|it| it.stage)) {
+                    stored.leave_bringing(bringing);
+                }
+                if !is_awaited {
+                    return Ok(true);
+                }
+                self.first_stage(lent, running, prompt)?
+            }
+        };
+        let stage = match stage {
+            Stage::Restoring { seq, restored } if !is_awaited => {
+                self.restore_part(lent, seq, true);
+                Stage::Ended(self.is_idle(seq).then_some((seq, restored)))
+            }
+            stage => stage,
         };
         let is_ready = matches!(stage, Stage::Ended(_));
         self.preparation = Some(Preparation { of, stage });
         Ok(is_ready)
     }
 
-    fn first_stage(
-        &mut self,
-        lent: &mut Lent,
-        running: &Running<'_>,
-        prompt: Prefix<'_>,
-    ) -> Result<Stage, Error> {
+    fn first_stage(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<Stage, Error> {
         let idle = self.idle.iter().map(Remembered::prefix);
         let others = idle.chain(running.iter().map(|(_, held)| *held)).filter(|held| held.scales == prompt.scales);
         let held = others.map(|held| prompt.common(held.tokens, held.marks)).max().unwrap_or(0);

@@ -44,6 +44,12 @@ impl Bringing {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// Lets the thread end after the piece that it reads.
+    fn leave(mut self) -> Option<JoinHandle<Option<Brought>>> {
+        self.is_wanted.store(false, Ordering::Relaxed);
+        self.thread.take()
+    }
+
     /// Waits for the thread. `None` if a piece is damaged or gone.
     pub(crate) fn end(mut self) -> Option<(Found, Brought)> {
         let brought = self.thread.take()?.join().ok()??;
@@ -54,7 +60,8 @@ impl Bringing {
 impl Drop for Bringing {
     fn drop(&mut self) {
         self.is_wanted.store(false, Ordering::Relaxed);
-        // The thread holds the store, whose last holder waits for the files that are still to be written.
+        // The thread holds the store, whose last holder waits for the files that are still to be written. That must not
+        // be a thread that ends with the process.
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
@@ -66,6 +73,12 @@ impl Stored {
     pub(crate) fn start_bringing(&self, found: &Found) -> Option<Bringing> {
         let [_, in_folder] = found.bytes;
         if in_folder == 0 { None } else { Bringing::start(self.of.store.clone(), found.clone()) }
+    }
+
+    /// Lets a thread end whose pieces are no longer wanted, without waiting for its disk.
+    pub(crate) fn leave_bringing(&mut self, bringing: Bringing) {
+        self.ending.retain(|thread| !thread.is_finished());
+        self.ending.extend(bringing.leave());
     }
 
     /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
@@ -163,6 +176,13 @@ impl Stored {
     /// Leaves a sequence that is about to be removed as it is.
     pub(crate) fn stop_restoring(&mut self) {
         self.restoring = None;
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        // As for `Bringing`.
+        self.ending.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
