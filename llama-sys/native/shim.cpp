@@ -253,11 +253,11 @@ private:
 };
 
 // Passes only the requested ranges of the stream to `put`. Without ranges, it passes all bytes between the rows of
-// tensors.
+// tensors, and the places of the rows to `later`, if there is one.
 class range_writer : public llama_io_write_i {
 public:
-    range_writer(const shim_range * ranges, size_t n_ranges, shim_put put, void * user) :
-        ranges(ranges), n_ranges(n_ranges), put(put), user(user) {}
+    range_writer(const shim_range * ranges, size_t n_ranges, shim_put put, void * user, shim_later later = nullptr) :
+        ranges(ranges), n_ranges(n_ranges), put(put), later(later), user(user) {}
 
     void write(const void * src, size_t size) override {
         if (!ranges) {
@@ -270,6 +270,10 @@ public:
 
     void write_tensor(ggml_tensor * tensor, size_t offset, size_t size) override {
         if (!ranges) {
+            const shim_place place = { tensor, offset, size };
+            if (later && !later(user, &place)) {
+                throw std::runtime_error("the host has no memory for a list of cells");
+            }
             at += size;
             return;
         }
@@ -313,6 +317,7 @@ private:
     const shim_range * ranges;
     size_t   n_ranges;
     shim_put put;
+    shim_later later;
     void *   user;
     size_t   next = 0;
     size_t   at   = 0;
@@ -371,6 +376,12 @@ private:
     size_t     taken = 0;
     std::vector<uint8_t> piece;
 };
+
+void check_place(const shim_place * place, uint64_t from, size_t size) {
+    if (from > place->size || size > place->size - from) {
+        throw std::runtime_error("the bytes are not in their cells");
+    }
+}
 
 } // namespace
 
@@ -921,11 +932,29 @@ size_t shim_state_read_cells(llama_context * ctx, llama_seq_id seq, size_t size,
     });
 }
 
+size_t shim_state_write_cells(llama_context * ctx, llama_seq_id seq, shim_put put, shim_later later, void * user, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
+    return guarded(error, (size_t) 0, [&] {
+        range_writer io(nullptr, 0, put, user, later);
+        ctx->get_memory()->state_write(io, seq, 0);
+        return io.n_bytes();
+    });
+}
+
+bool shim_place_read(llama_context * ctx, const shim_place * place, uint64_t from, void * data, size_t size, shim_error * error) {
+    return guarded(error, false, [&] {
+        check_place(place, from, size);
+        ctx->synchronize();
+        ggml_backend_tensor_get(place->tensor, data, place->offset + from, size);
+        return true;
+    });
+}
+
 bool shim_place_write(llama_context * ctx, const shim_place * place, uint64_t from, const void * data, size_t size, shim_error * error) {
     return guarded(error, false, [&] {
-        if (from > place->size || size > place->size - from) {
-            throw std::runtime_error("the bytes do not fit in their cells");
-        }
+        check_place(place, from, size);
         ctx->synchronize();
         ggml_backend_tensor_set(place->tensor, data, place->offset + from, size);
         return true;

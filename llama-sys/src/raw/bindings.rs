@@ -3379,6 +3379,14 @@ functions! {
         user: *mut ::core::ffi::c_void,
         error: *mut shim_error,
     ) -> usize;
+    pub fn shim_state_write_cells(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        put: shim_put,
+        later: shim_later,
+        user: *mut ::core::ffi::c_void,
+        error: *mut shim_error,
+    ) -> usize;
     pub fn shim_state_read_cells(
         ctx: *mut llama_context,
         seq: llama_seq_id,
@@ -3389,6 +3397,14 @@ functions! {
         user: *mut ::core::ffi::c_void,
         error: *mut shim_error,
     ) -> usize;
+    pub fn shim_place_read(
+        ctx: *mut llama_context,
+        place: *const shim_place,
+        from: u64,
+        data: *mut ::core::ffi::c_void,
+        size: usize,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_place_write(
         ctx: *mut llama_context,
         place: *const shim_place,

@@ -23,7 +23,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::raw;
 use crate::safe::call::{self, Error, Failure};
@@ -42,6 +42,8 @@ pub use state_rows::{RowPiece, RowShape, StateRows};
 /// A context of a model. It can move between threads, but only one thread may use it at a time.
 pub struct Context {
     raw: NonNull<raw::llama_context>,
+    /// No other context of this process has this number.
+    serial: u64,
     /// The vocabulary, which keeps the model loaded. The tokens of every batch are checked against it.
     vocab: Vocab,
     n_ctx: u32,
@@ -150,8 +152,10 @@ impl Context {
         // llama-context.cpp: 0 means n_batch, and models with an encoder always have n_batch.
         let n_outputs_max =
             if params.n_outputs_max == 0 || model.has_encoder() { n_batch } else { params.n_outputs_max };
+        static CONTEXTS: AtomicU64 = AtomicU64::new(1);
         let mut context = Self {
             raw,
+            serial: CONTEXTS.fetch_add(1, Ordering::Relaxed),
             n_ctx,
             n_batch,
             n_ubatch,

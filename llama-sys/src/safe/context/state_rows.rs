@@ -11,6 +11,7 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::stream::{put, refused};
 use super::{Context, Position, SeqId};
@@ -26,6 +27,11 @@ const CELL: usize = 8;
 /// Maximum number of rows of a sequence, in a cache with a `llama_kv_cell_ext` in each cell. A stream with a higher
 /// number of rows has another layout.
 const MAX_CELLS: usize = 1 << 27;
+
+/// Rows are read through a buffer of this size, if their ranges have at least `LONG_RANGE` bytes. For shorter ranges,
+/// one pass of llama.cpp over all cells takes less time than a call for each range.
+const BUFFER: usize = 1 << 20;
+const LONG_RANGE: usize = 4096;
 
 /// In the bytes of a shape, this byte marks a cache whose rows contain a position and a `llama_kv_cell_ext`.
 const WITH_POSITIONS: u8 = 2;
@@ -147,6 +153,27 @@ pub struct StateRows {
     first: Position,
     /// The place of the rest in the stream.
     rest: Range<u64>,
+    /// The number of the context that has the rows, and where they are: each with its offset in the stream.
+    context: u64,
+    places: Arc<[(u64, Place)]>,
+}
+
+/// A range of a tensor of a context.
+#[derive(Debug, Clone, Copy)]
+struct Place(raw::shim_place);
+
+// SAFETY: the pointer to the tensor is used only together with the context of the tensor, which is borrowed mutably.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+/// What llama.cpp writes of a state whose rows are not read.
+#[derive(Debug, Default)]
+struct Cells {
+    between: Vec<u8>,
+    places: Vec<(u64, Place)>,
+    /// Bytes of the stream so far.
+    at: u64,
 }
 
 impl StateRows {
@@ -234,14 +261,15 @@ impl Context {
     pub fn rows(&mut self, seq: SeqId) -> Result<Option<StateRows>, Error> {
         self.check_state(seq)?;
         let Some(end) = self.kv_seq_end(seq)? else { return Ok(None) };
-        let (between, total) = self.between_rows(seq, false)?;
+        let (Cells { between, places, .. }, total) = self.cells(seq)?;
         let (of_rest, rest) = self.between_rows(seq, true)?;
         // Plain attention has no rest. Then llama.cpp writes an empty partial state; versions before 0.8 write the
         // whole state.
         let has_rest = self.has_partial_state() || (1..total).contains(&rest);
         let (rest, of_rest) = if has_rest { (rest, of_rest) } else { (0, Vec::new()) };
         let Some(between) = between.strip_suffix(&of_rest[..]) else { return Ok(None) };
-        Ok(parse(between, total, rest, usize::try_from(end).unwrap_or(0), has_rest))
+        let rows = parse(between, total, rest, usize::try_from(end).unwrap_or(0), has_rest);
+        Ok(rows.map(|rows| StateRows { context: self.serial, places: places.into(), ..rows }))
     }
 
     /// The rows of these tokens of a sequence: lane by lane, each lane in the order of the tokens. After each change of
@@ -262,8 +290,8 @@ impl Context {
 
     /// The rows of these tokens in pieces of `piece` tokens; the last piece may have fewer. Each piece begins with the
     /// bytes of `before`. The rows follow, as [`read_rows`](Self::read_rows) returns them. This is faster than a call
-    /// of `read_rows` for each piece: llama.cpp goes over the sequence's cells only once, and the bytes are copied one
-    /// time less.
+    /// of `read_rows` for each piece: if the rows lie together, llama.cpp does not go over the sequence's cells again,
+    /// and otherwise only once; and the bytes are copied one time less.
     ///
     /// # Errors
     ///
@@ -287,9 +315,14 @@ impl Context {
         if bytes == 0 {
             return Ok(pieces.all);
         }
-        let user = (&raw mut pieces).cast();
-        // SAFETY: `add_to_pieces` takes a pointer to these pieces, which outlive the call.
-        unsafe { self.write_ranges(seq, &rows.ranges(cells), add_to_pieces, user) }?;
+        let ranges = rows.ranges(cells);
+        if bytes / ranges.len().max(1) >= LONG_RANGE && rows.shape.sections.iter().all(|section| section.head == 0) {
+            self.read_places(seq, rows, &ranges, |data| pieces.add(data))?;
+        } else {
+            let user = (&raw mut pieces).cast();
+            // SAFETY: `add_to_pieces` takes a pointer to these pieces, which outlive the call.
+            unsafe { self.write_ranges(seq, &ranges, add_to_pieces, user) }?;
+        }
         let read: usize = pieces.all.iter().map(|piece| piece.len() - before.len()).sum();
         if read == bytes {
             return Ok(pieces.all);
@@ -317,6 +350,60 @@ impl Context {
         }
         let (from, size) = (rows.rest.start + part.start as u64, part.len() as u64);
         self.read_ranges(seq, &[raw::shim_range { from, size }], part.len())
+    }
+
+    /// Passes these ranges of the stream to `take`, in pieces of at most [`BUFFER`] bytes.
+    fn read_places(
+        &mut self,
+        seq: SeqId,
+        rows: &StateRows,
+        ranges: &[raw::shim_range],
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Error> {
+        self.check_state(seq)?;
+        if rows.context != self.serial {
+            return Err(refused("its rows were found in another context"));
+        }
+        let changed = || refused("the sequence has changed");
+        if self.kv_seq_end(seq)?.is_none() {
+            return Err(changed());
+        }
+        let mut buffer = vec![0_u8; BUFFER];
+        for range in ranges {
+            let (mut at, end) = (range.from, range.from + range.size);
+            while at < end {
+                let after = rows.places.partition_point(|(from, _)| *from <= at);
+                let (from, Place(place)) = after.checked_sub(1).map(|index| rows.places[index]).ok_or_else(changed)?;
+                let offset = at - from;
+                let left = place.size.checked_sub(offset).filter(|left| *left > 0).ok_or_else(changed)?;
+                let n = left.min(end - at).min(BUFFER as u64) as usize;
+                let (ctx, data) = (self.as_ptr(), buffer.as_mut_ptr().cast());
+                // SAFETY: this is the context that has the tensor, whose memory it never replaces; it is borrowed
+                // mutably. The buffer has room for `n` bytes.
+                let read =
+                    call::quick(|error| unsafe { raw::shim_place_read(ctx, &raw const place, offset, data, n, error) });
+                read.map_err(|failure| Error::Call { what: "saving the state", failure })?;
+                if !take(&buffer[..n]) {
+                    return Err(changed());
+                }
+                at += n as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a state that lie between the rows of tensors, the places of the rows, and the length of the whole
+    /// state.
+    fn cells(&mut self, seq: SeqId) -> Result<(Cells, u64), Error> {
+        let mut cells = Cells::default();
+        let (ctx, user) = (self.as_ptr(), (&raw mut cells).cast());
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. The callbacks are called
+        // only during the call, with these cells, which outlive it.
+        let total = call::checked(|error| unsafe {
+            raw::shim_state_write_cells(ctx, seq, Some(put_between), Some(put_place), user, error)
+        });
+        let total = total.map_err(|failure| Error::Call { what: "measuring the state", failure })?;
+        Ok((cells, total as u64))
     }
 
     /// The bytes of a state that lie between the rows of tensors, and the length of the whole state.
@@ -437,6 +524,30 @@ unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size:
     pieces.add(data)
 }
 
+/// Appends bytes to the [`Cells`] that `user` points to.
+unsafe extern "C" fn put_between(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+    // SAFETY: `cells` passes a pointer to its cells, which nobody else uses during the call.
+    let cells = unsafe { &mut *user.cast::<Cells>() };
+    cells.at += size as u64;
+    // SAFETY: `put` gets a pointer to a `Vec<u8>`, and there are `size` bytes (native/shim.cpp, range_writer).
+    unsafe { put((&raw mut cells.between).cast(), data, size) }
+}
+
+/// Appends a place to the [`Cells`] that `user` points to.
+unsafe extern "C" fn put_place(user: *mut c_void, place: *const raw::shim_place) -> bool {
+    // SAFETY: as above.
+    let cells = unsafe { &mut *user.cast::<Cells>() };
+    // SAFETY: the place lives during the call (native/shim.cpp, range_writer).
+    let place = unsafe { *place };
+    // If there is no memory, this must not panic, because a panic must not unwind into C++.
+    let has_room = cells.places.try_reserve(1).is_ok();
+    if has_room {
+        cells.places.push((cells.at, Place(place)));
+        cells.at += place.size;
+    }
+    has_room
+}
+
 /// Reads the bytes between the rows. The state has `total` bytes, and the last `rest` of them cannot be divided. All
 /// positions of the sequence are below `end_position`.
 fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: bool) -> Option<StateRows> {
@@ -448,6 +559,8 @@ fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: b
         cells: Vec::new(),
         first: 0,
         rest: end..total,
+        context: 0,
+        places: Arc::default(),
     };
     let mut fields = Fields { left: between, at: 0 };
     while !fields.left.is_empty() {
