@@ -313,6 +313,28 @@ fn a_waiting_text_is_restored_while_another_text_goes_on() {
 }
 
 #[test]
+fn a_waiting_text_whose_pieces_are_damaged_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, files) = (random("llama", None, folder.path()), folder.path().join("store"));
+    let history = turn("", &load(&path, request(1600, 2, false), &in_folder(&files)), &words(1, 300)).0;
+    let model = load(&path, request(1600, 2, false), &in_folder(&files));
+    let engine = Engine::new(&model).unwrap();
+    let mut running = engine.submit(generate(&model, &words(2, 40)).max_tokens(300)).unwrap();
+    running.pieces().next().unwrap().unwrap();
+    for file in fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.extension().is_some_and(|ending| ending == "piece") {
+            let mut bytes = fs::read(&file).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            fs::write(file, bytes).unwrap();
+        }
+    }
+    let next = [&history[..], &words(3, 20)].concat();
+    let text = answered(engine.submit(generate(&model, &next)).unwrap());
+    assert_eq!(text.tokens, raw(&model, &next, ANSWER));
+    assert_eq!(text.statistics().restored_tokens, 0);
+}
+
+#[test]
 fn damaged_files_change_no_text_and_fail_none() {
     let folder = tempfile::tempdir().unwrap();
     let kinds = models(folder.path());
