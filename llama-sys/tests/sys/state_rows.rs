@@ -187,7 +187,9 @@ fn rows_are_written_in_parts_between_computations_of_another_sequence() {
         alone.decode(&batch_of(&running, 0)).unwrap();
         let mut other = cpu_context(params);
         // With a unified cache, free cells between those of other sequences divide the rows of the restored sequence.
-        other.decode(&batch_of(&text[..5], 2)).unwrap();
+        let mut batch = Batch::default();
+        text[..5].iter().zip(0..).for_each(|(token, position)| batch.add(*token, position, 2, true));
+        other.decode(&batch).unwrap();
         other.decode(&batch_of(&running, 0)).unwrap();
         other.kv_seq_remove(2, 0..Position::MAX).unwrap();
         other.begin_rows(1, 0, &shape, &given, &[]).unwrap();
@@ -244,6 +246,6 @@ fn a_sequence_that_is_removed_before_its_last_rows_gets_no_more_of_them() {
         other.begin_rows(1, 0, &shape, &given, &[]).unwrap();
         assert!(matches!(other.write_more_rows(1, &[], 1), Err(Error::State { .. })));
         assert_eq!(other.kv_seq_end(1).unwrap(), None);
-        other.decode(&batch_of(&text, 1)).unwrap();
+        other.decode(&batch_of(&text, 0)).unwrap();
     }
 }
