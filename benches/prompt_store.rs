@@ -314,9 +314,9 @@ fn waits_until(running: &mut TokenStream, ends: impl Fn() -> bool) -> Vec<Wait> 
     let mut waits = Vec::new();
     let mut before = running.statistics().generation_time;
     let mut last = Instant::now();
-    while !ends()
-        && let Some(piece) = running.pieces().next()
-    {
+    while !ends() {
+        let piece = running.pieces().next();
+        let Some(piece) = piece else { break };
         piece.expect("the model generates");
         let generating = running.statistics().generation_time;
         waits.push(Wait { whole: last.elapsed(), step: generating.saturating_sub(before) });
