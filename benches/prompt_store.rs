@@ -41,7 +41,7 @@ const ANSWER: usize = 16;
 /// Tokens of the message after the answer.
 const MESSAGE: usize = 20;
 /// Most tokens of a text that displaces another one.
-const LONGEST_OTHER: usize = 128;
+const LONGEST_OTHER: usize = 32;
 const MEMORY: u64 = 2 << 30;
 const FOLDER: u64 = 16 << 30;
 
@@ -177,7 +177,7 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     let displace = |first: u32| {
         for seed in first..first + PLACES {
             let prompt = words(seed, (depth / 8).min(LONGEST_OTHER));
-            turn(&engine, greedy(&model, &prompt, ANSWER), &prompt);
+            turn(&engine, greedy(&model, &prompt, 2), &prompt);
         }
     };
     let begun = ask(&engine, &model, &words(1, depth), 2);
