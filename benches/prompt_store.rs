@@ -365,23 +365,24 @@ fn wait_for_quiet() {
     }
 }
 
-/// Median, 99th percentile and longest wait, the longest wait beyond the median, and the longest time of a wait outside
-/// of the step.
-fn described(mut waits: Vec<Wait>) -> String {
-    waits.sort_by_key(|wait| wait.whole);
-    let at = |part: f64| waits.get((waits.len() as f64 * part) as usize).or(waits.last()).map_or(0.0, |w| ms(w.whole));
-    let longest = waits.last().map_or(0.0, |wait| ms(wait.whole));
-    let outside = waits.iter().map(Wait::outside).max().unwrap_or_default();
-    let slowest = waits.iter().rev().take(4).map(|wait| format!("{:.1} of {:.1}", ms(wait.outside()), ms(wait.whole)));
+/// Median, 99th percentile and longest value, in milliseconds.
+fn spread(times: impl Iterator<Item = Duration>) -> [f64; 3] {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort();
+    let at = |part: f64| times.get((times.len() as f64 * part) as usize).or(times.last()).map_or(0.0, |time| ms(*time));
+    [at(0.5), at(0.99), at(1.0)]
+}
+
+/// The waits, and the two parts of them: the steps, and the time outside of the steps.
+fn described(waits: Vec<Wait>) -> String {
+    let [median, most, longest] = spread(waits.iter().map(|wait| wait.whole));
+    let [_, most_steps, longest_step] = spread(waits.iter().map(|wait| wait.step));
+    let [_, most_outside, longest_outside] = spread(waits.iter().map(Wait::outside));
     format!(
-        "{} tokens | median {:.1} ms | 99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) | \
-         outside of a step {:.1} ms at most ({})",
+        "{} tokens | wait: median {median:.1} ms, 99 % {most:.1} ms, longest {longest:.1} ms | step: 99 % {most_steps:.1} \
+         ms, longest {longest_step:.1} ms | outside of the step: 99 % {most_outside:.1} ms, longest \
+         {longest_outside:.1} ms (bar 20)",
         waits.len(),
-        at(0.5),
-        at(0.99),
-        longest - at(0.5),
-        ms(outside),
-        slowest.collect::<Vec<_>>().join(", "),
     )
 }
 
