@@ -43,8 +43,7 @@ pub enum Error {
 /// A lack of memory: the device, the needed bytes, and the free bytes.
 type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
-/// The errors that may lie under an error of this crate, whatever call returned it: an error of a load, of llama.cpp,
-/// or of the worker process.
+/// The inner errors that an error of this crate may have: an error of a load, of llama.cpp, or of the worker process.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Underneath<'a> {
     pub(crate) load: Option<&'a load::Error>,
@@ -134,8 +133,8 @@ macro_rules! questions {
                 self.underneath().lack()?.2
             }
 
-            /// If a model fits nowhere, the changes that would make it fit. For each change, a plan was made that
-            /// confirms it. The error message ends with the cheapest change. For a model that fits partly,
+            /// If a model fits nowhere, the changes that would make it fit. A plan has confirmed each change. The error
+            /// message ends with the cheapest change. For a model that fits partly,
             /// [`ModelBuilder::advice`](crate::ModelBuilder::advice) returns such changes.
             #[must_use]
             pub fn advice(&self) -> Option<&Advice> {
@@ -206,7 +205,7 @@ fn of_load(error: &load::Error) -> Option<Lack<'_>> {
     }
 }
 
-/// The device that lacks the most memory, in that placement which lacks the least memory in all.
+/// The device that lacks the most memory in the placement that lacks the least memory in total.
 fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
     match error {
         plan::Error::DoesNotFit { devices, .. } => {
@@ -291,7 +290,7 @@ mod tests {
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
             assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
-            // If these methods are called on the inner error of `load()`, the results are the same.
+            // The inner error of `load()` returns the same results.
             if let Error::Load(error) = &error {
                 assert!(error.is_out_of_memory() && !error.is_aborted(), "{error}");
                 assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));

@@ -24,7 +24,7 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
-/// Implements `Debug` with only these fields, because the other fields have no `Debug`.
+/// Implements `Debug` with only the named fields, because the other fields have no `Debug`.
 macro_rules! debug_with {
     ($name:ident $(<$of:lifetime>)?: $($field:tt),*) => {
         impl std::fmt::Debug for $name $(<$of>)? {

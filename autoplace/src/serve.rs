@@ -21,7 +21,7 @@ use crate::sync::lock;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
 
-/// If this process was started as a worker, makes it a worker. Otherwise returns at once.
+/// If this process was started as a worker, runs the worker. Otherwise returns at once.
 ///
 /// A program that loads models with [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable) must call
 /// this function in the first line of its `main`. Otherwise, no worker is started. A worker also runs the code of
@@ -76,7 +76,7 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::
     let listening = Arc::clone(&control);
     thread::Builder::new().name("autoplace-requests".into()).spawn(move || {
         listen(receiver, &listening, &tasks);
-        // This ends the queue, unless something is being computed.
+        // The main thread ends with the queue. If a computation is still running, `close` aborts it.
         drop(tasks);
         listening.close();
     })?;
@@ -253,7 +253,7 @@ struct State {
     aborted: u64,
     is_load_cancelled: bool,
     is_closed: bool,
-    /// Whether the application may be waiting for this process, and for which model.
+    /// Whether the application may be waiting for this process. The next field has the counters of the working model.
     is_working: bool,
     counters: Option<Arc<GenerationCounters>>,
 }

@@ -98,8 +98,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The 95 % confidence interval of the centre of these values: the range of the means of all pairs, without as many of
-/// the most extreme means as Wilcoxon's signed ranks allow (normal approximation).
+/// The 95 % confidence interval of the centre of these values: the range of the means of all pairs of values. The most
+/// extreme means are left out, as many as Wilcoxon's signed ranks allow (normal approximation).
 fn interval(values: &[f64]) -> (f64, f64) {
     let mut means: Vec<f64> = Vec::new();
     for (at, one) in values.iter().enumerate() {

@@ -68,8 +68,8 @@ impl Conversation {
     /// For one of the messages that were passed to [`new`](Self::new), given by its index, sets the content as a list
     /// of parts. A template receives these parts if it mentions a key that only some parts have (TranslateGemma's
     /// `source_lang_code`). Otherwise it receives the message's text. The message itself already contains the pictures
-    /// and sounds. So a part with a picture or a sound (`image_url`, `input_audio`) becomes a text at its place, which
-    /// keeps only such keys.
+    /// and sounds. So a part with a picture or a sound (`image_url`, `input_audio`) becomes a text at its place, and
+    /// keeps only its other keys.
     pub fn parts(mut self, index: usize, parts: Vec<Value>) -> Self {
         self.parts.push((index, parts));
         self

@@ -54,8 +54,8 @@ fn with_calls_in_text(message: &mut Value) {
     add_text(content, &format!("{}{}", if is_silent { "" } else { "\n" }, text.trim_end()), false);
 }
 
-/// Makes results messages of the user. The results of one turn become one message, because many templates require that
-/// roles alternate.
+/// Turns results into messages of the user. The results of one turn become one message, because many templates require
+/// that roles alternate.
 fn with_results_of_user(messages: &mut Vec<Value>) {
     let mut index = 0;
     while index < messages.len() {

@@ -129,7 +129,7 @@ pub struct ToolCall {
     /// The tool's name.
     pub name: String,
     /// The arguments, which are an object. If the call was constrained, and a limit cut it short before the object was
-    /// complete, the text that was written.
+    /// complete, this is the text that was written.
     pub arguments: Value,
 }
 

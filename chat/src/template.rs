@@ -65,7 +65,8 @@ struct Variant {
 
 const DEFAULT: &str = "default";
 
-/// A text that is in no message, so that it can be searched for in a prompt.
+/// A text that occurs in no template. A trial message or a trial tool contains it, so that it can be found in the
+/// prompt.
 const NEEDLE: &str = "Ahoy_7151";
 
 impl ChatTemplate {

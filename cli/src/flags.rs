@@ -272,7 +272,7 @@ mod tests {
         let said = ["-m", "-ngl", "-c", "--swa-full", "-np", "-kvu", "-kvo"].map(|name| flags.get(name).unwrap());
         assert_eq!(said, ["a.gguf", "4", "2048", "on", "2", "off", "off"]);
         assert_eq!(flags.others, ["-ts", "-ot"]);
-        // That a value is missing is reported only when the value is read.
+        // The error for a missing value comes only when the setting is read.
         let missing = server("-m a -ngl", &[]).request(&Request::new(), 1);
         assert!(missing.unwrap_err().contains("-ngl is missing"));
     }

@@ -75,8 +75,8 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     machine
 }
 
-/// The memory of a computer that shares it with a GPU, and the memory's bandwidth. A GPU with Metal may use two thirds
-/// or three quarters of the memory.
+/// If the only GPU shares the computer's memory: the size of that memory, and its bandwidth. A GPU with Metal may use
+/// two thirds or three quarters of the memory.
 pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
     let [chip] = gpus else { return None };
     let memory = match &*chip.backend {

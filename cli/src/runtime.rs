@@ -33,7 +33,7 @@ pub(crate) enum RuntimeVerb {
         /// The runtime's name in `list`
         name: String,
     },
-    /// Shows the runtime that a program of this version opens, and why no better one
+    /// Shows the runtime that a program of this version opens, and why it opens no better one
     Which,
 }
 

@@ -1,5 +1,5 @@
-//! Ctrl-C: the first one ends the computation that is running. The next one ends the program, and so does one while
-//! nothing is being computed.
+//! Ctrl-C ends the running computation. The next Ctrl-C ends the program, and so does the first one if nothing is being
+//! computed.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

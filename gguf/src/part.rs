@@ -45,8 +45,8 @@ impl Part<'_> {
         self.builder.header()
     }
 
-    /// Writes the part with the tensors' data to a new file and returns the file's bytes. A file that cannot be
-    /// completed is removed.
+    /// Writes the part with the tensors' data to a new file, and returns the file's length in bytes. A file that cannot
+    /// be completed is removed.
     ///
     /// # Errors
     ///

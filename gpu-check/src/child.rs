@@ -65,7 +65,7 @@ pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     Ok(Outcome { stages, end })
 }
 
-/// Asks for a split, from our side or from llama.cpp.
+/// Asks one side for a split: the library, or llama.cpp's fit.
 pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer::Stage>, End)> {
     let (stages, died) = converse(PEER, question, cache)?;
     let end = match (died, stages.last()) {

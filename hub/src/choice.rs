@@ -19,7 +19,7 @@ use crate::name::cut;
 /// A speed in tokens per second at which reading is comfortable. It is the minimum in [`Preference::default`].
 const READABLE: f64 = 20.0;
 
-/// The number of bits per weight from which on a file counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
+/// The minimum number of bits per weight of a file that counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
 /// (planner/src/profile/quantisation.rs).
 const FOUR_BITS: f64 = 4.24;
 
@@ -43,7 +43,7 @@ impl PlannedFile {
 }
 
 /// What decides which file is chosen. If two files meet a preference equally well, the one with more bits per weight is
-/// better. If these are the same too, the faster one is better.
+/// better. If they also have the same number of bits, the faster one is better.
 ///
 /// As text, a preference is written as `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -13,7 +13,7 @@ use crate::NameError;
 /// Addresses are shown without their query, because the query may be a signature. No message contains the user's token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields' names say what they are in the message.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The text is not the name of a model.
     #[error(transparent)]
@@ -23,7 +23,7 @@ pub enum Error {
     #[error("{variable}: {problem}")]
     Environment { variable: &'static str, problem: String },
 
-    /// It is not in the cache, and in offline mode no request goes to the hub.
+    /// The file or repository is not in the cache, and in offline mode no request goes to the hub.
     #[error("{what} is not in the cache {cache}, and the hub is not asked: it is offline, by HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE or Hub::offline", cache = cache.display())]
     Offline { what: String, cache: PathBuf },
 

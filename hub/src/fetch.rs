@@ -1,4 +1,5 @@
-//! Fetches the files of a model into the cache. Either they are complete and verified, or they are not there at all.
+//! Fetches the files of a model into the cache. In a snapshot, a file is complete and verified, or it is not there at
+//! all.
 //!
 //! Each file arrives in one stream. Its part file is always a beginning of the file. So if the process is killed, no
 //! bytes are lost. A part file is renamed to a blob only if no other process has written to it, and if its hash is the
@@ -285,7 +286,7 @@ impl Part {
         Ok(())
     }
 
-    /// Copies the bytes to a new file, which does have a name.
+    /// Copies the bytes of a part file that was removed to a new part file.
     fn copied(mut self, folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let mut copy = Self::alone(folder, of)?;
         self.file.rewind().map_err(io_error("read", &self.path))?;

@@ -7,7 +7,7 @@ use autoplace_planner::gguf::{shard_name, shard_of_name};
 
 use crate::local::SkipReason;
 
-/// The files of one model. Or files that are not a model.
+/// The files of one model, or files that are not a model.
 #[derive(Debug)]
 pub(crate) struct Group<T> {
     /// The name with its folder, but without the number of the shard and without `.gguf`.

@@ -6,8 +6,8 @@
 //! after the arrays of the vocabulary. The arrays are taken from the first header.
 //!
 //! This is done only if all of the following is true. The first large array has the same key, element type and length.
-//! At least [`BESIDE`] bytes after this entry are the same as in the first header. The bytes on both sides of each
-//! array's end are the same too. And the result can be parsed. If anything of this is not true, the header is read
+//! At least [`BESIDE`] bytes from its first element on are the same as in the first header. The bytes on both sides of
+//! each array's end are the same too. And the result can be parsed. If anything of this is not true, the header is read
 //! completely. The other bytes of the arrays are not checked. But plans do not read them: they only count tokens.
 
 use std::ops::Range;

@@ -150,8 +150,8 @@ impl Hub {
         self.projectors_unless(name, true)
     }
 
-    /// The projectors in the cache, else those on the hub, unless it is known that the cached commit has none and this
-    /// counts.
+    /// The projectors in the cache, else those on the hub. With `known_counts`, the hub is not asked if it is known
+    /// that the cached commit has none.
     fn projectors_unless(&self, name: &Name, known_counts: bool) -> Result<Vec<Candidate>, Error> {
         let folder = self.folder(name.repository());
         let mut here = repository::projectors_cached(&folder, name);

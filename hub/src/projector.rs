@@ -44,7 +44,7 @@ struct Fitting {
 
 impl Fitting {
     /// The class of the projector's type. The lowest class is the best. F16, BF16 and Q8_0 come first, then smaller
-    /// types. F32 is last, because it takes twice the memory for the same rows.
+    /// types. F32 is last, because it takes twice the memory of F16 without a noticeable gain.
     fn class(&self) -> u8 {
         match self.bits {
             bits if bits >= F32_BITS => 2,

@@ -30,7 +30,7 @@ impl<'a> Remote<'a> {
         shown(&self.url)
     }
 
-    /// Makes one attempt to request a range that is not empty. The reader may end too early.
+    /// Requests a range once. The range must not be empty. The reader may end too early.
     pub(crate) fn open(&mut self, range: &Range<u64>) -> Result<impl Read + use<>, Failure> {
         let kept = self.location.take();
         let answer = match self.http.get(kept.as_ref().unwrap_or(&self.url), Some(range)) {

@@ -213,8 +213,8 @@ struct graph {
         ggml_tensor * first = ggml_get_first_tensor(large.get());
         std::vector<uint8_t> bytes;
         for (ggml_tensor * t = first; t; t = ggml_get_next_tensor(large.get(), t)) {
-            // In some types of buffers, ggml rearranges weights. All tensors here are equal and lie in the CPU's own
-            // memory, so the others are copies of the first.
+            // On the CPU only the first tensor is set, and ggml may rearrange it for the type of its buffer. All
+            // tensors here are equal, so the others get copies of the result.
             if (t != first && is_cpu(bench.device)) {
                 std::memcpy(t->data, first->data, ggml_nbytes(t));
                 continue;

@@ -126,7 +126,7 @@ impl Evidence {
     fn unused_cards(&self) -> impl Iterator<Item = Finding> {
         self.machine.unused_gpus.iter().filter_map(|unused| {
             let remedy = match &unused.reason {
-                // Under another name, the card is in use.
+                // The card is in use under another name.
                 UnusedReason::SameAs { .. } => return None,
                 UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => "cargo install autoplace-cli --features hip",
                 UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",

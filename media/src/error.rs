@@ -8,7 +8,7 @@ use std::time::Duration;
 /// `name` is the path of the file. If the caller passed bytes, it is `image` or `sound`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The file cannot be read.
     #[error("{name}: cannot be read: {source}")]

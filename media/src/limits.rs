@@ -25,8 +25,8 @@ pub struct ImageLimits {
     pub pixels: u64,
     /// Maximum bytes of heap that the decoder and the pixels take at the same time, in addition to the bytes of the
     /// file; by default 1 GiB. The bytes are computed before the pixels are decoded: 16 MiB, twice the bytes of the
-    /// file for its metadata, and bytes for each pixel. These are 8 in a BMP file, 12 in PNG and GIF, 16 in JPEG, and
-    /// 24 in WebP. The decoded picture keeps 3 bytes for each pixel.
+    /// file for its metadata, and for each pixel 8 bytes in a BMP file, 12 in PNG and GIF, 16 in JPEG, and 24 in WebP.
+    /// The decoded picture keeps 3 bytes for each pixel.
     pub memory: u64,
     /// Maximum time for decoding; by default 20 seconds. The clock is read after every 4 KiB of the file. Between two
     /// readings a decoder makes at most one pass over the pixels.

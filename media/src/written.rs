@@ -22,7 +22,7 @@ impl Image {
 }
 
 impl Sound {
-    /// The sound as a WAV file of one channel. Its samples have 16 bits if nothing is lost by that, as is so for most
+    /// The sound as a WAV file of one channel. Its samples have 16 bits if that loses nothing, as is the case for most
     /// files. Otherwise they are 32-bit floating-point numbers. `None` if the file would be longer than 4 GiB.
     pub fn to_wav(&self) -> Option<Vec<u8>> {
         let steps: Option<Vec<i16>> = self.samples().iter().map(|sample| step(*sample)).collect();

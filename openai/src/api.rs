@@ -87,9 +87,9 @@ impl Api {
         }
     }
 
-    /// Lets the APIs of several models share the stored responses and the numbers of requests, so that an id names only
-    /// one response of the whole server. The model's name in requests is not checked, because a router has chosen this
-    /// model by that name.
+    /// Shares the stored responses and the counter of requests with the APIs of the server's other models, so that each
+    /// id belongs to one response of the whole server. The model's name in requests is not checked, because a router
+    /// has chosen this model by that name.
     #[cfg(feature = "pool")]
     pub(super) fn sharing(mut self, requests: &Arc<AtomicU64>, responses: &Arc<Store>, created: u64) -> Self {
         (self.requests, self.responses, self.created) = (Arc::clone(requests), Arc::clone(responses), created);

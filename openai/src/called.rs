@@ -127,7 +127,7 @@ impl CallCheck {
     pub(super) fn violation(&self, call: &ToolCall) -> Option<(String, bool)> {
         let (tool, is_strict) = self.tools.iter().find(|(tool, _)| tool.name == call.name)?;
         if !call.arguments.is_object() {
-            // A text means that a limit cut the arguments short.
+            // Arguments that a limit cut short are a string.
             return None;
         }
         let schema = match &tool.parameters {

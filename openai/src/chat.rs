@@ -18,7 +18,7 @@ use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser
 use autoplace::generate::{Constraint, GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
-/// The endpoint's own parameters, except for messages, tools, and parameters that become trees.
+/// The endpoint's own parameters, but not messages, tools, and parameters that are parsed to trees of JSON values.
 #[derive(Debug, Deserialize)]
 struct ChatBody {
     parallel_tool_calls: Option<bool>,
@@ -126,8 +126,8 @@ impl ChatRequest {
         }
         let check = CallCheck::new(&tools);
         let one_call = chat.parallel_tool_calls == Some(false);
-        // Without callable tools, the parser reads no calls. If a limit cuts a call short, the call can only be of one
-        // of these tools.
+        // Without callable tools, the parser reads no calls. If a limit cuts the name of a call short, the parser
+        // completes it to the name of one of these tools.
         let tools = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
         Ok(Self {
             options,

@@ -20,7 +20,7 @@ pub(super) enum Reading {
         /// Whether it is still open what the answer will be (calls, or a text of the form), because none of its text
         /// has arrived.
         is_open: bool,
-        /// Whether the answer consists of calls. If a limit cuts such a call short, the rest of it is not content.
+        /// Whether the answer consists of calls. If a limit cuts a call short, the fragment is not content.
         is_calls: bool,
         check: CallCheck,
     },

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use autoplace::generate::TokenLogprobs;
 
-/// A copy of the text of each token in a vocabulary. A copy is needed because the model may be moving to another
-/// placement at that time.
+/// A copy of the text of each token in a vocabulary. A copy is needed, because the model may be moving to another
+/// placement when log-probabilities are written.
 #[derive(Debug)]
 pub(super) struct TokenTable {
     bytes: Vec<u8>,

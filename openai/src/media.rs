@@ -1,7 +1,7 @@
 //! Pictures and sounds of a request. In: data URLs, base64 and addresses. Out: decoded pictures and sounds.
 //!
 //! The bytes may come from anybody. They are decoded in Rust, with limits (autoplace-media), and the files take turns
-//! ([`decoding`]). One limit applies to the pixels and samples of all requests together that are being answered.
+//! ([`decoding`]). All requests that are being answered share one limit for their pixels and samples.
 //!
 //! [`decoding`]: super::decoding
 

@@ -120,12 +120,13 @@ impl Tools {
     }
 }
 
-/// Contents with parts that have keys which the API does not define, by the index of the message.
+/// The parts of contents in which a part has keys that the API does not define. Each entry has the index of its
+/// message.
 type OwnParts = Vec<(usize, Vec<Value>)>;
 
-/// The messages of a request. For some messages also the content's parts, which a template may need in addition to the
-/// text. `knows_developers` says whether the template supports the role `developer`. If it does not, that role becomes
-/// `system`.
+/// The messages of a request, and the parts of some contents ([`OwnParts`]), which a template may need in addition to
+/// the texts. `knows_developers` says whether the template supports the role `developer`. If it does not, that role
+/// becomes `system`.
 pub(super) fn messages(
     request: &Body<'_>,
     knows_developers: bool,

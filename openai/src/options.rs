@@ -185,8 +185,8 @@ impl Options {
     }
 }
 
-/// The model's own sampling parameters, replaced by those in the request where it has any. `context` is the number of
-/// tokens in the context.
+/// The sampling parameters of the request. A parameter that the request does not set has the model's own value.
+/// `context` is the number of tokens in the context.
 pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<Sampling, ApiError> {
     // `Options` reads these two, because `seed` may be any integer and `logit_bias` may be a map.
     let mut read_elsewhere = vec!["seed", "logit_bias"];

@@ -84,11 +84,12 @@ const REFUSED: [(&str, &str); 60] = [
     ("chat_parser", "\"\""),
     ("generation_prompt", "\"\""),
 ];
-/// Parameters in [`REFUSED`] that `/infill` does support, and then further parameters that it refuses.
+/// The first list has the parameters in [`REFUSED`] that `/infill` does support. The second list has further parameters
+/// that `/infill` refuses.
 const INFILL: [&str; 3] = ["n_indent", "t_max_predict_ms", "response_fields"];
 const REFUSED_IN_INFILL: [(&str, &str); 2] = [("n", "1"), ("logprobs", "")];
-/// Parameters that only `/v1/chat/completions` does not support, and then those that only `/v1/completions` does not
-/// support.
+/// The first list has the further parameters that `/v1/chat/completions` refuses, and the second list those that
+/// `/v1/completions` refuses.
 const REFUSED_IN_CHATS: [(&str, &str); 2] = [("echo", "false"), ("add_special_tokens", "false")];
 const REFUSED_IN_TEXTS: [(&str, &str); 4] =
     [("suffix", "\"\""), ("echo", "false"), ("best_of", "1"), ("add_special_tokens", "true")];

@@ -92,8 +92,8 @@ impl Totals {
         }
     }
 
-    /// The token counts of the texts that have ended since the last call. If there are more than 64, only those of 64
-    /// texts.
+    /// The token counts of the texts that have ended since the last call. If more than 64 texts have ended, only the
+    /// counts of the last 64.
     #[cfg(feature = "pool")]
     pub(super) fn take_ended(&self) -> VecDeque<(u32, u32)> {
         std::mem::take(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))

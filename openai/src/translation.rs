@@ -269,7 +269,7 @@ impl<'a> ChatWriter<'a> {
     }
 
     /// Adds a message from `place` of the original request. If the user, or the assistant, has several messages in
-    /// succession, they are merged. Both other APIs do the same, because many templates require that roles alternate.
+    /// succession, they are merged, because many templates require that roles alternate. Both translations need this.
     pub(super) fn message(&mut self, message: ChatMessage<'a>, place: impl FnOnce() -> String) {
         if let Some(last) = self.messages.last_mut()
             && last.role == message.role
@@ -327,7 +327,7 @@ impl<'a> ChatWriter<'a> {
         self.given.push((name.to_owned(), value));
     }
 
-    /// Passes parameters on without changing their names, except those that the translation itself handles.
+    /// Passes on all parameters, under the same names, but not those that the translation itself handles.
     pub(super) fn pass_others(
         &mut self,
         body: &reading::Body<'a>,

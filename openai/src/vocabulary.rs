@@ -10,12 +10,12 @@ use super::reading::{self, List};
 use autoplace::generate::{Error, Speculation};
 use autoplace::llama_sys::{Token, Vocab};
 
-/// Maximum number of tokens in a list. In a mixed list, maximum number of texts and tokens together.
+/// Maximum number of tokens in a list, and in a mixed list maximum number of texts and tokens together.
 const MAX_TOKENS: usize = 1 << 20;
 const MAX_PIECES: usize = 4096;
-/// The context limits the length of a text. For this limit it counts as at least [`MIN_CONTEXT`] and at most
-/// [`MAX_CONTEXT`] tokens. Programs count tokens in order to cut long texts, so with a small context they must be able
-/// to send longer texts. A tokenizer needs about eighty times as much memory as the text.
+/// The maximum length of a text depends on the context, as if the context had at least `MIN_CONTEXT` and at most
+/// `MAX_CONTEXT` tokens. Programs count tokens in order to cut long texts, so with a small context they must be able to
+/// send longer texts. A tokenizer needs about eighty times as much memory as the text.
 const MIN_CONTEXT: usize = 1 << 13;
 const MAX_CONTEXT: usize = 1 << 15;
 /// Maximum number of tokens that are listed together with their texts, because each becomes a JSON object.

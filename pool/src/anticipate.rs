@@ -11,18 +11,18 @@ use crate::succession::exposed;
 /// If the chance that a model is requested next is below this, the model is not loaded in advance.
 const UNLIKELY: f64 = 0.05;
 
-/// A model is loaded for the next request only in a placement whose time is at most this many times that of its fastest
-/// one. A slower one would stay for requests after the next two, and nothing is known here of those requests.
+/// A model is loaded for the next request only in a placement that takes at most this many times as long as the model's
+/// fastest one. A slower placement would stay for the requests after the next two, about which nothing is known here.
 const NEARLY: f64 = 1.25;
 
-/// Seconds of waiting that a second of loading counts for: others may want the disk, or the card.
+/// A second of loading counts as this many seconds of waiting, because others may want the disk or the card.
 const DISTURBANCE: f64 = 0.05;
 
-/// The least gain: this share of the time of its loads, and these seconds.
+/// The minimum gain of an arrangement in seconds: this share of the time of its loads, and at least [`MIN_SECONDS`].
 const MIN_SHARE: f64 = 0.1;
 const MIN_SECONDS: f64 = 0.1;
 
-/// What is expected of the next two requests.
+/// The expectations about the next two requests.
 struct Outlook<'s> {
     state: &'s PoolState,
     last: &'s str,
@@ -45,7 +45,7 @@ impl<'s> Outlook<'s> {
         &self.state.models[index].name
     }
 
-    /// How likely the next request is for this model.
+    /// The probability that the next request is for this model.
     fn chance(&self, index: usize) -> f64 {
         self.state.succession.chance(self.last, self.name(index), self.shares[index])
     }
@@ -56,8 +56,8 @@ impl<'s> Outlook<'s> {
         (mean - self.elapsed).max(mean / 4.0)
     }
 
-    /// Expected seconds that the request after the next one waits because this model is not loaded then. It is loaded
-    /// as soon as the next text has ended.
+    /// Expected seconds that the request after the next one waits because this model is not loaded then. The model is
+    /// loaded as soon as the next text has ended.
     fn later(&self, index: usize, load: f64) -> f64 {
         let state = self.state;
         let after = |next: usize| {
@@ -69,7 +69,7 @@ impl<'s> Outlook<'s> {
         (0..state.models.len()).filter(|&next| next != index).map(after).sum()
     }
 
-    /// The choices of a model, the cheapest first; of equal ones, that to stay as it is.
+    /// The choices of a model, the cheapest first. If staying as it is costs as much as another choice, it comes first.
     fn choices(&self, index: usize) -> Vec<Choice> {
         let model = &self.state.models[index];
         let chance = self.chance(index);
@@ -92,11 +92,12 @@ impl<'s> Outlook<'s> {
         if model.texts > 0 || model.waiting > 0 {
             return choices;
         }
-        // A request for a model with others beside it finds them loaded, so none of them is loaded alone.
+        // A model with others in its `beside` can only be loaded together with them, so it is not loaded here.
         if chance >= UNLIKELY && model.may_be_loaded && model.beside.is_empty() {
             for rung in model.ladder.rungs() {
                 let seconds = seconds(rung);
-                // What is loaded for many texts stays for as many: `PoolPlan::decide` has weighed how many are needed.
+                // A model that is loaded for many texts at once is not moved to a rung for fewer: `PoolPlan::decide`
+                // has weighed how many are needed.
                 let is_no_choice = |loaded: &Rung| loaded.held == rung.held || rung.sequences() < loaded.sequences();
                 if model.loaded.as_ref().is_some_and(is_no_choice) || seconds > NEARLY * fastest {
                     continue;
@@ -115,7 +116,7 @@ impl<'s> Outlook<'s> {
 }
 
 /// The arrangement in which the next two requests are expected to wait least; `None` if the present one is as good, or
-/// if nothing is known of what follows.
+/// if it is not known which model usually follows.
 pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     let outlook = Outlook::new(state)?;
     let choices: Vec<Vec<Choice>> = (0..state.models.len()).map(|index| outlook.choices(index)).collect();

@@ -53,7 +53,7 @@ impl Demand {
     /// Learns the tokens of a text that has ended: prompt tokens that were computed, and generated tokens.
     pub fn ended(&mut self, prompt: u32, reply: u32) {
         self.texts = self.texts.saturating_add(1);
-        // The first texts have equal weights, so that nothing is left of the default after the first one.
+        // The first texts have equal weights, so that the default no longer counts after the first text.
         let newest = NEWEST.max(1.0 / f64::from(self.texts));
         for (mean, tokens) in self.tokens.iter_mut().zip([prompt, reply]) {
             *mean += newest * (f64::from(tokens) - *mean);
@@ -65,8 +65,8 @@ impl Demand {
         self.weight * self.fade(now) / DEMAND_WINDOW.as_secs_f64()
     }
 
-    /// Expected number of times, in [`DEMAND_WINDOW`], that a request for this model follows one for another model. If
-    /// only one of two models is loaded at a time, this is how often this model must be loaded.
+    /// Expected number of times, in [`DEMAND_WINDOW`], that a request for this model follows a request for another
+    /// model. If only one of two models is loaded at a time, this is how often this model must be loaded.
     pub fn turns(&self, now: Duration) -> f64 {
         self.turns * self.fade(now)
     }
@@ -100,8 +100,8 @@ impl Demand {
 }
 
 /// Expected seconds that a request waits before its text begins, if `rate` requests come in a second, each of them
-/// takes `seconds`, and `sequences` texts run at once: the formula of Erlang (C) for random arrivals. If more comes
-/// than can be computed, the queue grows for [`DEMAND_WINDOW`].
+/// takes `seconds`, and `sequences` texts run at once: the formula of Erlang (C) for random arrivals. If more requests
+/// come than can be computed, the queue grows for [`DEMAND_WINDOW`].
 fn queueing(rate: f64, seconds: f64, sequences: u32) -> f64 {
     const MOST: f64 = 0.95;
     let places = f64::from(sequences.max(1));
@@ -110,7 +110,8 @@ fn queueing(rate: f64, seconds: f64, sequences: u32) -> f64 {
     if load.is_nan() || load <= 0.0 {
         return 0.0;
     }
-    // The chance that all places are taken without a queue (Erlang B), by its recursion over the places.
+    // The probability that all places would be taken if there were no queue (Erlang B, by its recursion over the
+    // places).
     let blocked = (1..=sequences.max(1)).fold(1.0, |blocked, place| {
         let blocked = load * blocked;
         blocked / (f64::from(place) + blocked)
@@ -140,11 +141,11 @@ mod tests {
 
     #[test]
     fn a_queue_is_long_where_texts_are_slow_or_few_run_at_once() {
-        // One at a time, half of the time: Erlang's formula gives one service time.
+        // One text at a time, and busy half of the time: Erlang's formula gives one service time.
         assert!((queueing(0.1, 5.0, 1) - 5.0).abs() < 1e-9, "{}", queueing(0.1, 5.0, 1));
         assert!(queueing(0.1, 5.0, 4) < 0.01);
         assert_eq!((queueing(0.0, 5.0, 1), queueing(0.1, 0.0, 1)), (0.0, 0.0));
-        // Ever slower, also where more comes than can be computed.
+        // The longer a text takes, the longer the wait, even if more requests come than can be computed.
         let waits: Vec<f64> = (1..40).map(|seconds| queueing(0.1, f64::from(seconds), 2)).collect();
         assert!(waits.is_sorted() && waits.iter().all(|wait| wait.is_finite()), "{waits:?}");
     }

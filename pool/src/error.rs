@@ -34,7 +34,7 @@ pub enum Error {
     /// A line of the file is invalid.
     #[error("{}, line {line}{}: {problem}", file.display(), key.as_ref().map_or(String::new(), |key| format!(", `{key}`")))]
     Line { file: PathBuf, line: usize, key: Option<String>, problem: String },
-    /// Two models have the same name or alias, or a model names one that is not in the pool.
+    /// Two models have the same name or alias, or a model names a model that is not in the pool.
     #[error("the model `{name}`: {problem}")]
     Specification { name: String, problem: String },
     /// The model cannot be loaded. Everybody who waits for it gets the same error.

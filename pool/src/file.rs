@@ -61,8 +61,8 @@ impl PoolFile {
         Self::read_with_defaults(path, &Request::new())
     }
 
-    /// Reads a file as [`read`](Self::read) does. Settings that the file leaves open are those of `defaults`, for
-    /// models that write texts.
+    /// Reads a file as [`read`](Self::read) does. For models that write texts, settings that the file leaves open are
+    /// those of `defaults`.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Source<'_> {
 
 impl RawModel {
     fn specification(&self, name: &str, source: &Source<'_>, defaults: &Request) -> Result<ModelSpec, Error> {
-        // Defaults such as the context are of texts.
+        // Defaults such as the context are for models that write texts.
         let mut request = if self.embed.is_some() { Request::new() } else { defaults.clone() };
         if self.model.get_ref().is_empty() {
             return Err(source.error(Some(self.model.span()), "it is empty: a path or `hf:OWNER/NAME` is needed"));

@@ -64,7 +64,7 @@ impl HeldBytes {
         held
     }
 
-    /// Whether this takes of every device at most as much as `other` does.
+    /// Whether this takes at most as many bytes of every device as `other`.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.host <= other.host && self.gpus.iter().zip(&other.gpus).all(|(bytes, most)| bytes <= most)
     }
@@ -129,7 +129,8 @@ impl Room {
     }
 }
 
-/// Limits the free bytes of a GPU. The bytes of its own pool are reduced last, as allocations take them last.
+/// Limits the free bytes of a GPU. The bytes of the GPU's own pool of memory are reduced last, because allocations take
+/// these bytes last.
 pub(crate) fn limit(gpu: &mut autoplace::machine::Gpu, free: u64) {
     gpu.free = gpu.free.min(free);
     if let Some(pools) = &mut gpu.pools {

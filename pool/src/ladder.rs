@@ -10,21 +10,22 @@ use autoplace::plan::{self, Context, Depth, Request, Workload};
 
 use crate::held::{HeldBytes, Room, limit};
 
-/// The shares that a rung is planned for of what the model takes of a GPU that it has to itself, in eighths. A small
-/// model has as many rungs as a large one.
+/// Rungs are planned for these eighths of the bytes that the model takes of a GPU when it is alone there. A small model
+/// has as many rungs as a large one.
 const EIGHTHS: [u64; 7] = [7, 6, 5, 4, 3, 2, 1];
 
 /// The shares of rungs for fewer texts at once, in eighths. They are fewer, because each of them exists for several
 /// numbers of texts.
 const EIGHTHS_OF_FEWER: [u64; 3] = [6, 4, 2];
 
-/// By what the number of texts at once is divided in the rungs for fewer.
+/// The rungs for fewer texts are planned for the number of texts at once, divided by each of these.
 const DIVISORS: [u32; 3] = [2, 4, 8];
 
-/// The same where each plan is a probe: the first load waits for all of them.
+/// The divisors if each plan is a probe. There are fewer, because the first load waits for all probes.
 const DIVISORS_OF_PROBES: [u32; 1] = [2];
 
-/// Up to this number of GPUs, rungs are planned for every subset of them; with more, for each one and for all.
+/// Up to this number of GPUs, rungs are planned for every subset of the GPUs. With more GPUs, rungs are planned for
+/// each GPU alone, and for all together.
 const MAX_SUBSETS: usize = 2;
 
 /// A placement of a model.
@@ -64,8 +65,8 @@ impl Ladder {
     ///
     /// Each text has the same context in all rungs, so a text that fits in one rung fits in all. A context [that may
     /// grow](Context::may_grow) gets the length that it has when the model is alone on the machine. A model for several
-    /// texts at once also has rungs for half of them, for a quarter, and for an eighth, with less memory for what a
-    /// context keeps of them.
+    /// texts at once also has rungs for half of them, for a quarter, and for an eighth, which need less memory for the
+    /// context.
     ///
     /// # Errors
     ///
@@ -78,8 +79,8 @@ impl Ladder {
         Self::with_fewer_texts(machine, request, &DIVISORS, plan)
     }
 
-    /// As [`new`](Self::new), but for a `plan` that takes long: of the rungs for fewer texts at once, only those for
-    /// half of them are made.
+    /// As [`new`](Self::new), but for a `plan` that takes long. Of the rungs for fewer texts at once, it makes only
+    /// those for half of the texts.
     pub(crate) fn by_probes(
         machine: &Machine,
         request: &Request,
@@ -147,10 +148,10 @@ impl Ladder {
     }
 }
 
-/// The request with the workload of one of several texts, if it states none: such a text has a part of the context, and
-/// is no slower because others have theirs.
+/// Returns the request. If it states no workload, adds the workload of one of several texts: the text has only a part
+/// of the context, and is not slowed down by the parts of the others.
 pub(crate) fn for_one_of_several(request: &Request) -> Request {
-    /// What a default context has at least for each text.
+    /// The minimum number of tokens that a default context has for each text.
     const LEAST: u32 = 4096;
     let mut request = request.clone();
     let sequences = request.params.n_seq_max;
@@ -165,7 +166,7 @@ pub(crate) fn for_one_of_several(request: &Request) -> Request {
     request
 }
 
-/// Whether each text of this request has a part of the context of its own.
+/// Whether each text of this request has its own part of the context.
 fn is_divided(request: &Request) -> bool {
     request.params.embeddings.is_none() && !request.params.kv_unified
 }
@@ -177,7 +178,7 @@ fn for_texts(request: &Request, sequences: u32, n_ctx: u32) -> Request {
     fewer
 }
 
-/// The requests for the number of texts at once divided by each of these divisors. `alone` is the plan for all of them.
+/// The requests for the number of texts at once divided by each of these divisors. `alone` is the plan for all texts.
 fn fewer_texts(request: &Request, alone: &Plan, divisors: &[u32]) -> Vec<Request> {
     let all = alone.context.n_seq_max;
     let mut counts: Vec<u32> = divisors.iter().map(|divisor| all / divisor).filter(|&count| count > 0).collect();
@@ -271,7 +272,8 @@ mod tests {
         let ladder =
             Ladder::by_probes(&machine, &request, |request, machine| planned(&mut by_probes, request, machine))
                 .unwrap();
-        // Alone; then all texts: whole, in seven shares, on the host; then fewer: whole, in three shares, on the host.
+        // One plan for the model alone. Nine for all texts: whole, in seven shares, on the host. Five for each smaller
+        // number of texts: whole, in three shares, on the host.
         assert_eq!((by_estimate, by_probes), (1 + 9 + 3 * 5, 1 + 9 + 5));
         let mut texts: Vec<u32> = ladder.rungs().iter().map(Rung::sequences).collect();
         texts.sort_unstable();

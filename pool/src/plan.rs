@@ -47,7 +47,7 @@ pub enum Step {
         time: Duration,
     },
     /// Wait because too many models were reloaded in the last minute, then decide again. A plan with this step has no
-    /// other.
+    /// other steps.
     HoldOff {
         /// The time until the next reload is allowed.
         time: Duration,
@@ -247,8 +247,8 @@ impl PoolPlan {
     }
 }
 
-/// Plans the models that change once more, each for exactly the bytes that the others leave: that of the last step
-/// first.
+/// Plans the models that change once more, each for exactly the bytes that the others leave. The model of the last step
+/// comes first.
 fn polish(
     state: &PoolState,
     arrangement: &mut Arrangement,
@@ -265,7 +265,7 @@ fn polish(
         arrangement.choices[index].rung = Some(better);
         match order(state, &arrangement.choices) {
             Some(order) => arrangement.order = order,
-            // It fits beside the others only at the end.
+            // With this rung, the steps have no order in which each of them fits.
             None => arrangement.choices[index].rung = Some(rung),
         }
     }
@@ -309,8 +309,8 @@ fn step(state: &PoolState, model: &ModelState, rung: Option<&Rung>) -> (Step, St
     }
 }
 
-/// `20 of 33 layers on GPUs`, with the parts of blocks that are on the host, and with the number of texts at once where
-/// that differs between rungs.
+/// `20 of 33 layers on GPUs`, with the parts of blocks that are on the host, and with the number of texts at once if
+/// that number differs between rungs.
 fn layers(model: &ModelState, rung: &Rung) -> String {
     let plan = &rung.plan;
     let mut text = format!("{} of {} layers on GPUs", plan.n_gpu_layers, plan.layers());

@@ -185,7 +185,7 @@ pub(crate) fn fit<'r>(machine: &Machine, rungs: impl Iterator<Item = Option<&'r 
     rungs.flatten().try_fold(Room::new(machine), |room, rung| room.with(&rung.held)).is_some()
 }
 
-/// How often a model is expected to come back at least, if it is unloaded without a need.
+/// The minimum of the expected number of times that a model is loaded again, if it is unloaded without a need.
 const MIN_TURNS: f64 = 0.5;
 
 /// How many times its price an optional move must gain. Requests fluctuate, and an unloaded model that is requested
@@ -195,7 +195,7 @@ fn patience(state: &PoolState) -> f64 {
     2.0 + out.map(|model| model.demand.turns(state.now).min(1.0)).sum::<f64>()
 }
 
-/// What the prices of one model's choices rest on.
+/// The facts from which the prices of one model's choices are computed.
 struct Prices<'s> {
     state: &'s PoolState,
     index: usize,
@@ -205,7 +205,7 @@ struct Prices<'s> {
     load: f64,
     /// Requests that are expected in the next ten minutes, multiplied by the priority.
     expected: f64,
-    /// How many times its price a change must gain: more than once if nobody needs it now.
+    /// A change must gain this many times its price. The factor is above 1 if nobody needs the change now.
     patience: f64,
 }
 
@@ -224,8 +224,8 @@ impl<'s> Prices<'s> {
         }
     }
 
-    /// Predicted seconds of an expected request in this placement. Texts of other models take their share of the
-    /// processors, and a slower text takes its share of theirs for longer.
+    /// Predicted seconds of an expected request in this placement. Texts of other models take a share of the
+    /// processors. A slower text of this model takes a share from the other texts for longer.
     fn seconds(&self, rung: &Rung) -> f64 {
         let seconds = self.model.demand.seconds(&rung.plan);
         let (all, others) = (self.state.busy(None), self.state.busy(Some(self.index)));
@@ -317,7 +317,8 @@ fn choices(
         Some(rung) => {
             let others = rungs.iter().filter(|other| other.held != rung.held);
             let moves = others.filter_map(|other| prices.moved(rung, other));
-            // Without a need, only a model that nobody uses is unloaded, so that it or others are faster afterwards.
+            // If nobody needs its room, the model is unloaded only while nobody uses it, so that later it, or other
+            // models, can be placed better.
             let is_unused = model.waiting == 0 && (prices.patience <= 1.0 || model.texts == 0);
             let may_leave = is_unused && !model.keep && !must_be_loaded;
             let leaves = may_leave.then(|| prices.unloaded());

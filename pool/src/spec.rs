@@ -29,17 +29,17 @@ pub struct ModelSpec {
     pub keep: bool,
     /// How long the model stays loaded without a request; `None`: until its memory is needed.
     pub idle: Option<Duration>,
-    /// The weight of its waiting time beside that of other models; 1 by default.
+    /// The weight of its waiting time, relative to other models; 1 by default.
     pub priority: f64,
     /// Models that are loaded whenever this one is.
     pub beside: Vec<String>,
     /// A draft model with the same vocabulary, which is planned and loaded with the model.
     pub draft: Option<PathBuf>,
     /// The projector (mmproj) for images and sound, which is planned and loaded with the model: a file, or
-    /// `hf:OWNER/NAME` as of [`model`](Self::model).
+    /// `hf:OWNER/NAME` as in [`model`](Self::model).
     pub mmproj: Option<PathBuf>,
-    /// Whether a server may look for a projector beside the model where [`mmproj`](Self::mmproj) names none; yes by
-    /// default. The pool does not use it.
+    /// Whether a server may look for a projector beside the model if [`mmproj`](Self::mmproj) names none; true by
+    /// default. The pool itself does not use this setting.
     pub finds_mmproj: bool,
     /// LoRA adapters, which are planned and loaded with the model, each with scale 1.
     pub lora: Vec<PathBuf>,
@@ -142,9 +142,9 @@ impl ModelSpec {
     }
 
     /// Keeps the computed states of the model's texts in a prompt store of its own. Later texts use them, even after
-    /// the model was unloaded and loaded again. The memory of a worker ends with it, so a model in a worker needs a
-    /// [folder](StoreOptions::folder) for that; each model needs another folder, because one process writes to it. The
-    /// pool's plans leave the store's [memory](StoreOptions::memory) free.
+    /// the model was unloaded and loaded again. The memory of a worker ends with the worker, so a model in a worker
+    /// needs a [folder](StoreOptions::folder) for this. Each model needs its own folder, because only one process may
+    /// write to a folder. The pool's plans leave the store's [memory](StoreOptions::memory) free.
     pub fn prompt_store(mut self, options: StoreOptions) -> Self {
         self.prompt_store = Some(options);
         self

@@ -14,13 +14,13 @@ use crate::succession::Succession;
 /// Number of models that may be unloaded or moved for others in a minute, however long their loads take.
 const RELOADS: u32 = 8;
 
-/// Seconds of a minute that these loads may take together, if more of them are to be allowed.
+/// More reloads are allowed if together they take at most this many seconds of a minute.
 const RELOADING: f64 = 30.0;
 
 /// The most models that may be unloaded or moved for others in a minute, however short their loads are.
 const MAX_RELOADS: u32 = 30;
 
-/// The most of the time that counts as busy: with more, a queue would have no end.
+/// The maximum share of the time that counts as busy. With a larger share, a queue would never end.
 const MAX_BUSY: f64 = 0.8;
 
 /// Seconds of a load in addition to reading its file: the process, the context, the warm-up.
@@ -70,9 +70,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How many models may be unloaded or moved for others in a minute. `loads`: the seconds of a load of each model
-    /// that was loaded before. What was loaded before is loaded again when it is wanted, so the longest of them is what
-    /// a reload costs.
+    /// How many models may be unloaded or moved for others in a minute. `loads` has the seconds of a load for each
+    /// model that was loaded before. Such models are loaded again when they are wanted, so a reload is assumed to take
+    /// the longest of these times.
     pub(crate) fn allowed_reloads(&self, loads: impl Iterator<Item = f64>) -> usize {
         let longest = loads.fold(0.0, f64::max);
         let in_time = if longest > 0.0 { (RELOADING / longest) as u32 } else { 0 };
@@ -131,7 +131,7 @@ pub struct ModelState {
     pub moves: bool,
     /// Whether it is never unloaded.
     pub keep: bool,
-    /// The weight of its waiting time beside that of other models; 1 by default.
+    /// The weight of its waiting time, relative to other models; 1 by default.
     pub priority: f64,
     /// The models that must be loaded while it is loaded.
     pub beside: Vec<String>,
@@ -185,7 +185,7 @@ impl ModelState {
     /// Predicted seconds from now to the ends of the requests that wait, all together, in this placement.
     pub(crate) fn seconds_of_waiting(&self, rung: &Rung) -> f64 {
         let (waiting, sequences) = (self.waiting, rung.sequences());
-        // As many as run at once begin now, as many when these have ended, and so on.
+        // The first `sequences` texts begin now, the next `sequences` texts when these have ended, and so on.
         let (rounds, rest) = (waiting / sequences, waiting % sequences);
         let full = u64::from(sequences) * u64::from(rounds) * (u64::from(rounds) + 1) / 2;
         let texts = full + u64::from(rest) * (u64::from(rounds) + 1);
@@ -222,16 +222,16 @@ impl PoolState {
         loaded.into_iter().try_fold(Room::new(&self.machine), |room, rung| room.with(&rung.held)).is_some()
     }
 
-    /// The share of the time in which texts are computed, if each model is in its fastest placement. A model `except`
-    /// can be left out.
+    /// The share of the time in which texts are computed, if each model is in its fastest placement. The model `except`
+    /// is left out.
     pub(crate) fn busy(&self, except: Option<usize>) -> f64 {
         let models = self.models.iter().enumerate().filter(|(index, _)| Some(*index) != except);
         let busy: f64 = models.map(|(_, model)| model.demand.rate(self.now) * model.fastest_seconds()).sum();
         busy.clamp(0.0, MAX_BUSY)
     }
 
-    /// Whether `reloads` models may be unloaded or moved for a request that has not come. Two of those that are allowed
-    /// in a minute are left for requests that have come.
+    /// Whether `reloads` models may be unloaded or moved for a request that has not come. Two of the reloads that are
+    /// allowed in a minute are left for requests that have come.
     pub(crate) fn may_anticipate(&self, reloads: usize) -> bool {
         let recent = self.reloads.iter().filter(|&&at| at + Duration::from_secs(60) > self.now).count();
         recent + reloads + 2 <= self.allowed_reloads()
@@ -251,7 +251,7 @@ impl PoolState {
         left.retain(|left| !left.is_zero());
         left.sort_unstable();
         let bound = self.allowed_reloads();
-        // The next reload is allowed once at most `bound - 1` of them are younger than a minute.
+        // The next reload is allowed once at most `bound - 1` of the reloads are younger than a minute.
         (left.len() >= bound).then(|| left.get(left.len() - bound.max(1)).copied().unwrap_or(MINUTE))
     }
 }

@@ -80,8 +80,9 @@ impl Succession {
     }
 }
 
-/// The expected part of a load of `load` seconds that a request sees which comes after about `gap` seconds, if the load
-/// begins now. The time until the request is taken as exponentially distributed, so that some come sooner.
+/// A load of `load` seconds begins now, and a request comes after about `gap` seconds. Returns for how many seconds of
+/// the load the request is expected to wait. The time until the request is assumed to be exponentially distributed, so
+/// some requests come sooner.
 pub(crate) fn exposed(load: f64, gap: f64) -> f64 {
     if gap <= 0.0 {
         return load;
@@ -104,7 +105,7 @@ mod tests {
         }
         assert_eq!(seen.last(), Some(("b", at(920))));
         assert!(seen.chance("a", "b", 0.5) > 0.9 && seen.chance("a", "a", 0.5) < 0.1);
-        // What has not followed yet is expected as soon as what has.
+        // A model that has not followed yet is expected as soon as one that has.
         let gaps = [("a", "b"), ("b", "a"), ("b", "b"), ("b", "c")].map(|(from, to)| seen.gap(from, to));
         assert_eq!(gaps, [Some(20.0), Some(80.0), Some(80.0), Some(80.0)]);
         assert_eq!(seen.gap("c", "a").map(f64::round), Some(49.0));

@@ -1,5 +1,5 @@
-//! Installs the requirements of a verb other than Rust. On Debian and Ubuntu, packages are installed if that needs no
-//! answer from the user (as root, or with sudo without a password). On other systems, the verb prints a paragraph that
+//! Installs what a verb requires besides Rust. On Debian and Ubuntu, packages are installed if that needs no answer
+//! from the user (as root, or with sudo without a password). On other systems, the verb prints a paragraph that
 //! describes what to run.
 
 use std::path::{Path, PathBuf};

@@ -59,8 +59,8 @@ case ${depends-${output##*/}} in
 esac
 "#;
 
-/// A launcher of the C++ compiler that leaves out `-O3`. The backend's host code compiles in 28 s of one core instead
-/// of 112 s, and Mesa's device computes for far longer than the host code runs.
+/// A launcher of the C++ compiler that turns optimisation off. The backend's host code compiles in 28 s of one core
+/// instead of 112 s. Its speed does not matter, because Mesa's device computes for far longer than the host code runs.
 #[cfg(unix)]
 const LAUNCHER: &str = r#"#!/bin/sh
 case $* in

@@ -56,7 +56,7 @@ impl Vocabulary {
         format!("{space}{}", word(token))
     }
 
-    /// The type by llama.h, `llama_token_type`.
+    /// The type of a token (llama.h, `llama_token_type`).
     fn token_type(self, token: u32, n: u32) -> i32 {
         match self {
             _ if token >= n - CONTROL => 3,

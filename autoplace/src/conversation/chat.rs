@@ -42,7 +42,7 @@ use crate::run::token_stream::TokenStream;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
-    /// The settings of the answers. For each answer, their prompt is replaced.
+    /// A request with the settings of the answers. Each answer replaces its prompt.
     pub(super) generate: GenerateRequest,
     /// The engine that generates the answers. `None` if the chat generates each answer with a stream of its own.
     engine: Option<Engine>,
@@ -90,8 +90,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Template`] if the model has no template or an invalid one (use [`chat_with`](Self::chat_with) with
-    /// another template then); [`Error::Load`] if the model's file cannot be read.
+    /// [`Error::Template`] if the model has no template or an invalid one ([`chat_with`](Self::chat_with) accepts
+    /// another template); [`Error::Load`] if the model's file cannot be read.
     pub fn chat(&self) -> Result<Chat, Error> {
         Ok(self.chat_with(ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?))
     }
@@ -275,9 +275,9 @@ impl Chat {
         &self.messages
     }
 
-    /// The messages so far, for editing. After an edit, the chat decides again which messages a full context shows. The
-    /// context keeps the tokens before the first edit. But if the text of the last answer before this edit would be
-    /// tokenized differently, the tokens of that answer are not kept.
+    /// The messages so far, for editing. After an edit, the chat decides again which messages the model gets if the
+    /// context is full. The context keeps the tokens before the first edit. But if the text of the last answer before
+    /// this edit would be tokenized differently, the tokens of that answer are not kept.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         self.window.from = 0;
         &mut self.messages

@@ -22,7 +22,7 @@ pub enum ChatFull {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Window {
     pub(crate) when_full: ChatFull,
-    /// The index of the first message after the system message that is shown; 0 if all messages are shown.
+    /// The index of the first shown message other than the system message; 0 if all messages are shown.
     pub(crate) from: usize,
 }
 

@@ -35,8 +35,8 @@ pub(crate) struct Cache {
 }
 
 impl Remembered {
-    /// The tokens of the sequence, for a comparison with a text. The prefix gets the spans of the text with which it is
-    /// compared.
+    /// The tokens of the sequence, for a comparison with a text. The prefix has no spans, because only the spans of the
+    /// other text are used.
     fn prefix(&self) -> Prefix<'_> {
         Prefix { tokens: &self.tokens, spans: &NO_SPANS, marks: &self.marks, scales: &self.scales }
     }
@@ -53,7 +53,7 @@ pub(crate) struct Place {
     pub(crate) cached: usize,
     /// The cached tokens that came from the prompt store.
     pub(crate) restored: Restored,
-    /// The sequence of a running text with which this text shares the cells of these tokens.
+    /// The sequence of a running text with which this text shares the cells of its cached tokens.
     pub(crate) shares: Option<SeqId>,
     /// The positions at which the computation of the prompt is interrupted for checkpoints.
     pub(crate) stops: Stops,
@@ -69,12 +69,13 @@ impl Place {
 #[derive(Debug, Clone, Copy)]
 struct Donor {
     seq: SeqId,
-    /// The number of shared tokens to which the sequence's memory can return.
+    /// The number of shared tokens. The sequence's memory can return to the end of these tokens.
     shared: usize,
     /// Whether the sequence has no running text.
     is_idle: bool,
-    /// Whether the new text takes over this sequence instead of getting a copy of it. It does so if few tokens follow
-    /// the shared tokens, or if there is no room for a copy.
+    /// Whether the new text takes over this sequence instead of getting a copy of it. It does so if the copy would have
+    /// to go into this same sequence, if few tokens follow the shared tokens, or if a copy would displace another text
+    /// and at least half of the sequence's tokens are shared.
     yields: bool,
 }
 
@@ -143,7 +144,7 @@ impl Cache {
             self.donor(context, running, prompt, free, has_room)?
         } else {
             if running.is_empty() && context.kv_unified() {
-                // With this, the text gets the same cells that the first text of a context gets.
+                // In an empty cache, the text gets the same cells as the first text of a context.
                 self.make_room(context, 0, is_alone)?;
             }
             (None, 0)
@@ -153,7 +154,8 @@ impl Cache {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };
-        // If the context has refused a restored beginning, the donor may have been displaced before that.
+        // To restore a beginning, idle sequences may be displaced. If the context then refuses the beginning, the donor
+        // may be one of them.
         let donor = donor.filter(|donor| !donor.is_idle || self.is_idle(donor.seq));
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
@@ -379,8 +381,8 @@ impl Cache {
         self.is_storing
     }
 
-    /// Whether the next text would displace a sequence that is still being stored. `running` is the number of running
-    /// texts, between whose steps it is stored.
+    /// Whether the next text would displace a sequence that is still being stored. The sequence is stored between the
+    /// steps of the `running` running texts.
     pub(crate) fn is_storing_next(&self, room: Room, running: usize) -> bool {
         // A text whose sequence is already prepared displaces none.
         let is_displaced = running > 0 && running + self.idle.len() >= room.sequences && !self.has_prepared();

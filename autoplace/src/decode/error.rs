@@ -38,8 +38,8 @@ pub enum Error {
     /// The prompt has no tokens, and the model has no BOS token to begin with.
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
-    /// The prompt contains a picture or a sound, but the model was loaded without a projector, or the worker did not
-    /// answer whether the model has a projector.
+    /// The prompt contains a picture or a sound, but the model was loaded without a projector, or the model is in a
+    /// worker process, which alone knows the tokens of pictures and sounds.
     #[error(
         "the prompt contains a {media}, and {}",
         if *in_worker { "the model is in a worker process, which alone knows its tokens" }

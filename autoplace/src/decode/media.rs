@@ -190,7 +190,7 @@ impl Layout {
         Arc::make_mut(self.spans.0.get_or_insert_default()).push(span);
     }
 
-    /// Replaces the first `of` tokens by these.
+    /// Replaces the first `of` tokens by `tokens`.
     pub(crate) fn replace_first(&mut self, of: usize, tokens: &[Token]) {
         self.tokens.splice(..of, tokens.iter().copied());
         if let Some(spans) = &mut self.spans.0 {

@@ -23,8 +23,8 @@ impl Prefix<'_> {
         self.spans.position(self.tokens.len())
     }
 
-    /// The number of tokens with which both texts begin. Rows count only if they belong to the same pictures and
-    /// sounds.
+    /// The number of tokens with which both the prefix and this text begin. Rows count only if they belong to the same
+    /// pictures and sounds.
     pub(crate) fn common(&self, tokens: &[Token], marks: &Marks) -> usize {
         common_prefix(self.tokens, tokens).min(self.marks.first_difference(marks))
     }

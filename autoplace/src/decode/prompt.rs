@@ -167,7 +167,7 @@ impl Prompt {
         Some(Self { parts, begin: self.begin })
     }
 
-    /// The error if a prompt has a picture or sound by a number that the worker does not know.
+    /// The error for a prompt that refers to a picture or sound by a number that the worker does not know.
     pub(crate) fn unknown_number() -> Error {
         let reason = "a prompt refers to a picture that was not sent".to_owned();
         worker::Error::Protocol { doing: "generating", reason }.into()
@@ -179,8 +179,9 @@ impl Prompt {
         self
     }
 
-    /// Appends a rendered template without its first `skip` bytes. These bytes end between two parts, or within a text.
-    /// Users' texts in the template become plain text. `media` are the pictures and sounds of the conversation.
+    /// Appends a rendered template without its first `skip` bytes. The skipped bytes must end between two parts, or
+    /// within a text. Users' texts in the template become plain text. `media` are the pictures and sounds of the
+    /// conversation.
     pub(crate) fn then_rendered(self, rendered: &Rendered, mut skip: usize, media: &[&Media]) -> Self {
         rendered.parts().fold(self, |prompt, part| {
             let from = skip.min(part.as_str().len());

@@ -4,8 +4,8 @@
 //! time to the first token would be the shortest, but long prompts might wait for ever. The order of this file avoids
 //! both. The prompts are ordered as an even sharing would complete them, and the first prompt gets all the time. So no
 //! prompt is complete later than it would be with even sharing. With even sharing, a prompt takes its own time
-//! multiplied by the number of prompts that wait at the same time. This rule is the fair sojourn protocol of Friedman
-//! and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
+//! multiplied by the number of prompts that wait at the same time. The order of this file is the fair sojourn protocol
+//! of Friedman and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
 
 use std::cmp::Ordering;
 

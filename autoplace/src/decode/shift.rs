@@ -36,8 +36,9 @@ impl Shifting {
         Ok(Some(Self { keep }))
     }
 
-    /// The number of tokens to discard from the first `tokens` tokens, which are computed; 0 if too few are left. The
-    /// cells of the first `shared` tokens also belong to other texts, so these tokens are discarded in addition.
+    /// The number of tokens to discard. The first `tokens` tokens of the text are computed; if too few of them can be
+    /// discarded, the result is 0. The cells of the first `shared` tokens also belong to other texts, so all of these
+    /// tokens are discarded too, except the first `keep`.
     pub(crate) fn discard(self, tokens: usize, shared: usize) -> usize {
         let start = self.keep.max(shared);
         let others = tokens.saturating_sub(start);
@@ -50,8 +51,8 @@ impl Shifting {
 }
 
 impl Lent {
-    /// Checks that the keys can be rotated in place, that nothing else would have to change, and that this needs no
-    /// memory beyond the plan. The error contains the reason.
+    /// Checks that the keys can be rotated in place, that nothing else would have to change, and that the rotation
+    /// needs no memory beyond the plan. The error contains the reason.
     pub(crate) fn check_shift(&self) -> Result<(), Error> {
         let (context, model) = (&self.context, self.context.model());
         // If each sequence has its own cache, each cache has its own list of moves.

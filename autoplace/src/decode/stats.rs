@@ -209,7 +209,7 @@ pub struct Replaced {
     pub before: Arc<Plan>,
     /// The plan after the re-placement.
     pub after: Arc<Plan>,
-    /// The bytes of state of all texts together that were kept in host memory during the move.
+    /// The bytes of the states of all texts. The states were kept in host memory during the move.
     pub saved: u64,
     /// How the texts continue.
     pub resumed: Resumed,

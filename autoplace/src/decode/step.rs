@@ -389,7 +389,7 @@ impl Step<'_> {
             }
             let sequence = &mut self.sequences[at];
             let context = &mut self.lent.context;
-            // A shift has moved the tokens away from their places in the batch.
+            // After a shift, the tokens are no longer at their places in the batch.
             if sequence.statistics.discarded_tokens == discarded {
                 sequence.followed(self.drafters, context, from)?;
             }

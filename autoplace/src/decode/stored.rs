@@ -21,7 +21,7 @@ use super::prefix::Prefix;
 use crate::load::{Checkpoint, Marks, ModelStore, Remembered, Scales};
 use crate::store::{Added, Brought, Found, Id, NewPiece, Text, block_tokens, smoothed};
 
-/// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
+/// Minimum number of tokens by which a restored beginning exceeds the beginning that the context holds.
 pub(crate) const WORTH_RESTORING: usize = 16;
 
 /// One mebibyte; 1 KiB in the tests of this crate, whose models have small states.
@@ -36,22 +36,22 @@ const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 /// provide new memory, a part takes up to twice as long. A small model needs some milliseconds for a token.
 const TIME_AT_ONCE: f64 = 2e-3;
 
-/// Time of copying between two steps after which no further part begins while a running text waits for its next token.
+/// After this time of copying between two steps, no further part begins while a running text waits for its next token.
 const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
 
 /// A smaller part counts as this number of bytes, because llama.cpp passes over all cells of the sequence for each
 /// part.
 const MIN_PART: usize = UNIT / 2;
 
-/// Maximum number of pieces of rows that are added between two steps; the limit for small rows.
+/// Maximum number of pieces of rows that are added between two steps. This limit takes effect if the rows are small.
 const PIECES_AT_ONCE: usize = 64;
 
 /// In a sequence of this many tokens, finding the rows is the whole work between two steps: llama.cpp reports each
 /// cell, which takes one or two milliseconds.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
-/// How long a measured number of free bytes of the host counts, and the least number that does. A measurement reads
-/// some small files of the system, which takes half a millisecond.
+/// A measured number of the host's free bytes is used for this time, if it is at least `FREE_AT_LEAST`. A measurement
+/// reads some small files of the system, which takes half a millisecond.
 const FREE_FOR: Duration = Duration::from_millis(100);
 const FREE_AT_LEAST: u64 = 256 << 20;
 
@@ -82,11 +82,12 @@ pub(crate) struct Stored {
     seconds_per_read: Option<f64>,
     /// Bytes that were copied since the store last counted them.
     copied_bytes: u64,
-    /// Free bytes of the host, less those that were copied since they were measured.
+    /// Free bytes of the host at the last measurement, less the bytes that were copied since then.
     free: Option<(Instant, u64)>,
     /// Time of copying since the last step.
     since_step: Duration,
-    /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
+    /// Set if the last attempt to store ended with [`Progress::Later`]: how many pieces waited for the folder's thread
+    /// then.
     later_at: Option<usize>,
     /// The idle sequence that is only partly stored.
     reading: Option<Reading>,
@@ -502,7 +503,7 @@ impl Stored {
     }
 }
 
-/// Whether the folder's thread has written no piece since the waiting pieces left the store no room.
+/// Whether the folder's thread is behind: the waiting pieces left the store no room, and none has been written since.
 fn is_behind(later_at: Option<usize>, unwritten: usize) -> bool {
     unwritten > 0 && later_at.is_some_and(|at| unwritten >= at)
 }

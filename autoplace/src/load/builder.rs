@@ -61,8 +61,8 @@ impl ModelBuilder {
         }
     }
 
-    /// Sets the whole request at once. Call this method first: if another setter was called before, this method would
-    /// replace its setting, and the load fails with [`Error::Conflict`].
+    /// Sets the whole request at once. Call this method first: if another setter was called before, the load fails with
+    /// [`Error::Conflict`], because this method would replace the other setting.
     pub fn request(mut self, request: Request) -> Self {
         if self.options.request != Request::new() {
             self.conflict = Some("request");
@@ -215,8 +215,8 @@ impl ModelBuilder {
     }
 
     /// Sets whether the file is mapped or read. Default: mapped if every device supports it. If a mapped file is
-    /// truncated, the operating system ends the process that maps it. With [`isolation`](Self::isolation), this process
-    /// is a worker.
+    /// truncated, the operating system ends the process that maps it. With [`isolation`](Self::isolation), only a
+    /// worker maps the file.
     #[doc(alias = "use_mmap")]
     #[doc(alias = "no_mmap")]
     pub fn mmap(mut self, map: bool) -> Self {
@@ -568,8 +568,8 @@ impl ModelBuilder {
     }
 
     /// Changes that would put more of the model on GPUs, or make it fit at all: other types of keys and values, a
-    /// shorter context, programs to close, another quantisation, another card. For each change, a plan was made that
-    /// confirms it. If nothing fits, the error of [`plan`](Self::plan) or [`load`](Self::load) contains the same
+    /// shorter context, programs to close, another quantisation, another card. A plan has confirmed each change. If
+    /// nothing fits, the error of [`plan`](Self::plan) or [`load`](Self::load) contains the same
     /// [advice](Error::advice).
     ///
     /// ```no_run

@@ -90,8 +90,8 @@ impl LoadOptions {
 }
 
 /// The proportions in which llama.cpp divides a cache of experts among the GPUs. Without proportions, llama.cpp divides
-/// it in proportion to the free bytes. With a single GPU, either way gives the GPU the whole cache, but with the free
-/// bytes a slot may be lost by rounding (llama-moe-cache.cpp, the constructor).
+/// it in proportion to the free bytes. With a single GPU, both ways give the GPU the whole cache, but the division by
+/// free bytes may lose a slot by rounding (llama-moe-cache.cpp, the constructor).
 fn shares(plan: &Plan) -> Vec<f32> {
     let is_single = plan.gpus().count() == 1 && plan.tensor_split.is_empty();
     if plan.context.moe_cache_size > 0 && is_single { vec![1.0] } else { plan.tensor_split.clone() }

@@ -97,13 +97,13 @@ struct Moving {
 }
 
 impl GenerationCounters {
-    /// Starts with the threads of the load.
+    /// Sets a pacer and a follower that start with the threads of the load.
     pub(super) fn paced_by(&self, threads: &Threads) {
         *self.pacer() = Some(Pacer::new(threads));
         *lock(&self.follower) = Some(Follower::new(threads));
     }
 
-    /// Starts over with other threads if the processors that this process may use have changed.
+    /// If the processors that this process may use have changed, replaces the pacer by one for the new threads.
     pub(crate) fn follow_processors(&self) {
         let threads = lock(&self.follower).as_mut().and_then(|follower| follower.look(Instant::now()));
         if let Some(threads) = threads {
@@ -170,7 +170,8 @@ impl GenerationCounters {
         lock(&self.meter)
     }
 
-    /// Starts over with the placements of this plan. `load` is the time that the load by this plan took.
+    /// Follows the depth with the placements of this plan from now on. `load` is the time that the load by this plan
+    /// took.
     pub(super) fn placed_by(&self, plan: &Plan, load: Duration, times: Option<LoadTimes>) {
         let follows = lock(&self.depth).placed_by(plan, load, times);
         self.follows_depth.store(follows, Ordering::Release);
@@ -230,8 +231,8 @@ impl GenerationCounters {
         }
     }
 
-    /// Reports the speed to other processes, unless the last report was a moment ago. `is_end` is true at the end of a
-    /// text.
+    /// Reports the speed to other processes, if enough time has passed since the last report. `is_end` is true at the
+    /// end of a text.
     #[cold]
     pub(crate) fn say_speed(&self, is_end: bool) {
         let notice = lock(&self.notice).upgrade();

@@ -51,8 +51,8 @@ pub(crate) struct PromptAhead {
 }
 
 impl DepthFollower {
-    /// Starts over with this plan's pair of placements. `load` is the time that the load by this plan took. Returns
-    /// whether the plan has two placements.
+    /// Replaces the pair of placements by this plan's pair, and resets the lost time. `load` is the time that the load
+    /// by this plan took. Returns whether the plan has two placements.
     ///
     /// Until a move was measured, its expected time is the predicted time or the time of the load, whichever is
     /// shorter. A load reads the same file as a move does, but more slowly if the file was not in the page cache.

@@ -1,12 +1,13 @@
 //! Measures how fast a file is read from its disk. The file is read as the pages of a mapped file are: through the page
-//! cache, with the system's own read-ahead. Before the measurement, its parts are removed from the page cache.
+//! cache, with the system's own read-ahead. Before the measurement, the parts to be read are removed from the page
+//! cache.
 
 use std::path::Path;
 
 use crate::machine::DiskRate;
 
-/// Reads up to 64 MiB of the file in about 300 milliseconds, after the system has dropped the parts to be read from
-/// memory. `None` if that is impossible: on systems other than Linux, for a short file, and for a file in memory.
+/// Reads up to 64 MiB of the file in about 300 milliseconds. Before that, the system removes these parts from the page
+/// cache. `None` if that is impossible: on systems other than Linux, for a short file, and for a file in memory.
 pub fn measure_disk(file: &Path) -> Option<DiskRate> {
     #[cfg(target_os = "linux")]
     return linux::read_rate(file);

@@ -207,9 +207,10 @@ pub struct Attempt {
 pub struct AttemptFailure {
     /// The stage that failed.
     pub stage: Stage,
-    /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the buffer type.
+    /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the refused buffer type,
+    /// or `host`.
     pub device: Option<String>,
-    /// Bytes of that GPU that the plan needs.
+    /// Bytes that the plan needs on that device, if it is a GPU.
     pub needed: Option<u64>,
     /// Bytes free on the device after everything was released, if the device reports them.
     pub free: Option<u64>,

@@ -60,8 +60,8 @@ impl ModelBuilder {
 }
 
 impl Source {
-    /// If the model and its projector have names on a hub, resolves these names to files, for the machine for which the
-    /// load will plan.
+    /// If the model or its projector is requested by a name on a hub, resolves the name to a file. The file is chosen
+    /// for the machine for which the load will plan.
     pub(super) fn place(&self, options: &mut LoadOptions, isolation: &Isolation) -> Result<(), Error> {
         let model = options.hub_name().map(str::to_owned);
         let projector = options.mmproj_name().map(str::to_owned);

@@ -31,7 +31,8 @@ where
         let end = name.find(|c: char| !c.is_alphanumeric());
         (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
     });
-    // Serde numbers variants in two ways if one is skipped before others.
+    // If an enum skips a variant, serde numbers the variants after it in one way to encode, and in another way to
+    // decode.
     let arrives =
         |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|decoded| decoded.to_string() == error.to_string());
     debug_assert!(encoded.as_ref().map_or(true, arrives), "{error:?} arrives as another error");

@@ -247,7 +247,7 @@ mod tests {
         let lease = lease.hold(&plan(), &all);
         let (now, other) = machine(folder.path(), &[bus, 9], Duration::ZERO);
         assert_eq!(free(&now), [0, 1000]);
-        // A load that uses the card anyway reports that other loads cannot see it.
+        // A load that uses the card anyway reports that other loads cannot see this use.
         assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
         // A waiting load can be cancelled.
         let waiting = options(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));

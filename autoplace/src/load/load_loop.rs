@@ -1,6 +1,6 @@
-//! The load loop: reads the free memory, plans, carries the plan out, and compares the memory taken with it. If memory
-//! runs short, everything is released. The next attempt plans with the memory that is free by then, and with the limits
-//! that the failure has taught.
+//! The load loop: reads the free memory, plans, carries the plan out, and compares the plan with the memory that the
+//! load took. If memory runs short, everything is released. The next attempt plans with the memory that is free by
+//! then, and with the limits that the failure has taught.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -324,8 +324,9 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
     }
 }
 
-/// The device that failed. This is the device that the error names: a GPU or a buffer type of the host. If other host
-/// memory was refused, it is the host. After a failed computation, it is the GPU with the least memory left.
+/// The device that failed. This is the device that the error names: a GPU or a buffer type of the host. If host memory
+/// outside of a buffer was refused, it is the host. After a failed computation, it is the GPU with the least memory
+/// left.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());

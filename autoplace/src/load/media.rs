@@ -36,8 +36,8 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
-    /// The number of tokens at the beginning that contain the picture's number, if the picture is the first of its
-    /// prompt ([`number`]). 0 if the projector does not number pictures.
+    /// The number of tokens at the beginning that state the number of the first picture of a prompt ([`number`]). 0 if
+    /// the projector does not number pictures.
     pub(crate) numbered: usize,
     work: Mutex<Work>,
 }
@@ -314,7 +314,7 @@ impl MediaTable {
         while known.len() > MAX_KNOWN
             && let Some(gone) = known.pop_front()
         {
-            // A running text may still use it.
+            // A running text may still use the medium, so its rows would otherwise stay in memory.
             gone.forget_rows();
         }
         let mut pending = 0;

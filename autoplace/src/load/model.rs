@@ -1,4 +1,4 @@
-//! A loaded model. This handle gives access to everything else. The loads that create it are here too.
+//! A loaded model: the handle through which it is used, and the loads that create the handle.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 

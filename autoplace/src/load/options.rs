@@ -51,9 +51,9 @@ pub(crate) struct LoadOptions {
     /// Maximum bytes of host memory for encoded images and sounds.
     pub(super) media_cache: u64,
     pub(super) request: Request,
-    /// A saved plan to follow. There is a single attempt.
+    /// A saved plan to follow. Without `replan`, there is a single attempt.
     pub(super) saved: Option<Box<SavedPlan>>,
-    /// Whether the saved request is planned again if the machine has changed.
+    /// Whether the saved request is planned again if the machine has changed, or if the plan does not fit.
     pub(super) replan: bool,
     /// LoRA adapters and control vectors.
     pub(super) adapters: AdapterFiles,

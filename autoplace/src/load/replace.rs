@@ -258,7 +258,7 @@ impl Model {
     ///
     /// A refused request leaves the generation unchanged.
     /// [`Session::last_replaced`](crate::generate::Session::last_replaced) has the reason. If the model is in a worker,
-    /// the log has the reason..
+    /// the log has the reason.
     pub fn request_replace(&self, replacement: Replacement) {
         self.requests().ask(replacement);
     }

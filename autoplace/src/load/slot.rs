@@ -145,7 +145,7 @@ impl ContextSlot {
     }
 
     /// Applies this set of adapters to a lent context, unless it is applied already. A change frees the compute
-    /// buffers. They are reserved again for only a few numbers of tokens, because a text is waiting.
+    /// buffers. This method reserves them again for only a few numbers of tokens, because a text is waiting.
     pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
         let held = lock(&self.held);
         let native = held.native.as_ref().ok_or(Error::NotLoaded)?;

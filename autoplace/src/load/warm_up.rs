@@ -20,8 +20,8 @@ use super::progress::{LoadProgress, Progress};
 use super::report::WarmUp;
 use crate::memory::Footprints;
 
-/// Largest number of tokens that GPUs leave to the CPU for weights on the host (ggml-cuda.cu and others, `offload_op`:
-/// GPUs take over from 32 tokens).
+/// Largest number of tokens for which GPUs leave the work with weights on the host to the CPU (ggml-cuda.cu and others,
+/// `offload_op`: GPUs take over from 32 tokens).
 const MAX_NOT_OFFLOADED: u32 = 31;
 
 /// Measurements of a warm-up: llama.cpp's allocations, and the free bytes of each GPU. GPUs are in the order of the

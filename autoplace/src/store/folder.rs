@@ -1,4 +1,5 @@
-//! The folder of a store: a file for each piece, written under another name first, and read with suspicion.
+//! The folder of a store, with a file for each piece. A file is written under another name first, and is checked when
+//! it is read.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,12 +21,12 @@ const UNFINISHED: &str = "unfinished";
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// The locked file; none while another process, or another store of this one, writes to the folder.
+    /// The locked file; empty while another process, or another store of this process, writes to the folder.
     lock: OnceLock<File>,
 }
 
 impl Folder {
-    /// Creates a folder for this user alone if it is missing, and checks that it is.
+    /// Creates the folder if it is missing, and checks that it belongs to this user alone.
     pub(super) fn create(path: &Path) -> io::Result<()> {
         if let Some(above) = path.parent() {
             fs::create_dir_all(above).map_err(|error| of_file(above, &error))?;
@@ -59,16 +60,16 @@ impl Folder {
         Ok(file.try_lock().map(|()| file))
     }
 
-    /// Becomes the folder's writer if there is no other one any more. Returns the headers of the pieces that are there;
-    /// `None` if another one still writes.
+    /// Becomes the folder's writer if there is no other writer any more. Returns the headers of the pieces in the
+    /// folder; `None` if there is another writer.
     pub(super) fn take_over(&self) -> io::Result<Option<Vec<Header>>> {
         let Ok(lock) = self.try_lock()? else { return Ok(None) };
         tracing::info!(target: "autoplace::store", "{} has no other writer any more", self.path.display());
         self.scan_as_writer(lock, Self::scan).map(Some)
     }
 
-    /// Scans the folder with `scan`, and becomes its writer if that succeeds. After a failure the folder is unlocked,
-    /// so that this store or another one can try again.
+    /// Scans the folder with `scan`, and becomes its writer if the scan succeeds. After a failure, the folder is
+    /// unlocked, so that any store can try again.
     fn scan_as_writer(
         &self,
         lock: File,
@@ -162,14 +163,14 @@ impl Folder {
         };
         let data = read().map_err(|error| of_file(&path, &error))?;
         if self.is_ours() {
-            // The next process finds out when the piece was used.
+            // The time of the file tells the next process when the piece was used.
             let touched = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
             drop(touched);
         }
         Ok(data)
     }
 
-    /// Removes a piece. Only the writer of the folder does.
+    /// Removes a piece, if this store writes to the folder.
     pub(super) fn remove(&self, id: Id) {
         if self.is_ours() {
             delete(&self.file(id));
@@ -220,8 +221,8 @@ fn damaged(reason: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, reason)
 }
 
-/// Creates the folder for this user alone. Refuses a folder that another user owns or can use, because whoever reads it
-/// reads the texts, and whoever writes to it can forge texts that the model has read.
+/// Creates the folder for this user alone. Refuses a folder that another user owns or can use, because that user could
+/// read the texts, or forge what the model has read.
 fn private(folder: &Path) -> io::Result<()> {
     create(folder)?;
     let there = fs::metadata(folder).map_err(|error| of_file(folder, &error))?;

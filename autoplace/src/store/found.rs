@@ -20,7 +20,7 @@ pub(crate) enum Added {
 /// A piece that is to be stored.
 #[derive(Debug)]
 pub(crate) enum NewPiece {
-    /// The rows of the tokens from this one on.
+    /// The rows of the tokens from the index `from` on.
     Rows { from: usize, data: Vec<u8> },
     /// The part of a state that belongs to all tokens together.
     Rest(Vec<u8>),
@@ -44,7 +44,7 @@ pub(crate) struct FoundPiece {
     pub(super) wanted: usize,
 }
 
-/// Pieces in memory, with their tokens and those of them that are wanted.
+/// Pieces in memory. Each entry has the data, the number of tokens, and how many of these tokens are wanted.
 #[derive(Debug)]
 pub(crate) struct Brought {
     pub(crate) pieces: Vec<(Arc<Vec<u8>>, usize, usize)>,

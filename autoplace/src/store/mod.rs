@@ -1,12 +1,13 @@
 //! The prompt store: computed states of texts, kept outside the contexts that computed them.
 //!
-//! In: pieces of the states of sequences, each after the tokens that it depends on. Out: the pieces of the longest
-//! beginning of a prompt that the store holds. Pieces lie in host memory and, only where an application asks for a
-//! folder, in files. A bound in bytes limits both; the least valuable pieces go first (`value`).
+//! In: pieces of the states of sequences, in the order of their tokens, because each piece depends on all tokens before
+//! it. Out: the pieces of the longest stored beginning of a prompt. Pieces are in host memory and, if the application
+//! names a folder, also in files. Memory and folder have limits in bytes. The least valuable pieces are evicted first
+//! (`value`).
 //!
-//! The pieces form a tree of token prefixes (`tree`), so texts with the same beginning hold it once. A root of the
-//! tree is everything else that a state depends on: the model's bytes, adapters with their scales, cache types, the
-//! version of llama.cpp, and the owner of the texts.
+//! The pieces form a tree of token prefixes (`tree`), so texts with the same beginning share its pieces. A root of the
+//! tree stands for everything else on which a state depends: the model's bytes, adapters with their scales, cache
+//! types, the version of llama.cpp, and the owner of the texts.
 
 mod folder;
 mod found;
@@ -36,16 +37,17 @@ use self::tree::Tree;
 use self::writer::{Shared, Writer};
 use crate::sync::lock;
 
-/// Tokens in a piece where a token takes few bytes.
+/// Number of tokens in a piece if each token takes few bytes.
 const BLOCK_TOKENS: usize = 64;
 
-/// Most bytes of a piece, if it has more than [`MIN_BLOCK_TOKENS`] tokens. A step that stores a piece copies this much.
+/// Maximum bytes of a piece that has more than [`MIN_BLOCK_TOKENS`] tokens. A step that stores a piece copies up to
+/// this number of bytes.
 const BLOCK_BYTES: usize = 8 << 20;
 
 const MIN_BLOCK_TOKENS: usize = 8;
 
 /// The version of the bytes in a piece: the shape of the rows, the rows, and the rest
-/// (`llama_sys::Context::read_pieces`, `decode::stored`). A change of these bytes raises it, and pieces of other
+/// (`llama_sys::Context::read_pieces`, `decode::stored`). Whoever changes these bytes must raise it; pieces of other
 /// versions are then not found.
 pub(crate) const PIECE_FORMAT: u32 = 1;
 
@@ -82,7 +84,7 @@ struct Inner {
     copied: Mutex<Copied>,
 }
 
-/// The copying into the store by this process.
+/// The bytes that this process has copied into the store, and the time for the copying.
 #[derive(Debug, Default)]
 struct Copied {
     bytes: u64,
@@ -103,14 +105,14 @@ impl PromptStore {
         Self::described(StoreOptions::new(bytes))
     }
 
-    /// A store with these options. The first model that uses it reads the headers of the files in its folder, and
-    /// removes damaged files and those of another version. While one store writes to a folder, others only read there;
-    /// when it is gone, the next one that adds a piece goes on writing.
+    /// A store with these options. When the first model uses the store, the store reads the headers of the files in its
+    /// folder, and removes damaged files and files of another version. While one store writes to a folder, other stores
+    /// only read it. When the writing store is gone, the next store that adds a piece writes to the folder.
     ///
     /// # Errors
     ///
-    /// A folder that cannot be created, or that another user owns or can use. Later failures of the folder are logged,
-    /// and the store goes on without it.
+    /// Fails if the folder cannot be created, or if another user owns it or can use it. Later failures of the folder
+    /// are logged, and the store continues without the folder.
     pub fn open(options: StoreOptions) -> io::Result<Self> {
         if let Some(folder) = &options.folder {
             Folder::create(folder)?;
@@ -142,14 +144,14 @@ impl PromptStore {
         StoreUse { copied_bytes, copying_time, longest_pause, ..lock(&self.shared().tree).usage() }
     }
 
-    /// Counts bytes that were copied into the store, and the time that it took.
+    /// Counts bytes that were copied into the store, and the time that the copying took.
     pub(crate) fn copied(&self, bytes: u64, took: Duration) {
         let mut copied = lock(&self.inner.copied);
         copied.bytes += bytes;
         copied.time += took;
     }
 
-    /// Records that a running text has waited for the copying for `time`.
+    /// Records that a running text has waited `time` for the copying.
     pub(crate) fn paused(&self, time: Duration) {
         let mut copied = lock(&self.inner.copied);
         copied.longest_pause = copied.longest_pause.max(time);
@@ -167,7 +169,7 @@ impl PromptStore {
         lock(tree).clear(folder.as_ref());
     }
 
-    /// Waits until the pieces that the store holds are in the folder, if there is one.
+    /// Waits until all stored pieces are in the folder, if the store has a folder.
     pub fn flush(&self) {
         if let Some(writer) = &self.opened().writer {
             writer.wait();
@@ -191,31 +193,32 @@ impl PromptStore {
         lock(tree).set_limit(bytes.min(self.inner.options.memory()), folder.as_ref());
     }
 
-    /// Gives this many bytes of memory back, or all, because the host runs short of it. The limit stays.
+    /// Frees this many bytes of memory, or all bytes if there are fewer, because the host runs short of memory. The
+    /// limit stays.
     pub(crate) fn give_back(&self, bytes: u64) {
         let Shared { tree, folder } = self.shared();
         lock(tree).give_back(bytes, folder.as_ref());
     }
 
-    /// The hash of a model's file with this stamp, which `compute` reads once for all loads with this store.
+    /// The hash of a model's file with this stamp. `compute` is called only once for all loads with this store.
     pub(crate) fn file_hash(&self, stamp: &str, compute: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
         if let Some(known) = lock(&self.inner.file_hashes).get(stamp) {
             return Ok(known.clone());
         }
-        // Without the lock, because a large file takes seconds.
+        // The lock is not held, because hashing a large file takes seconds.
         let hash = compute()?;
         lock(&self.inner.file_hashes).insert(stamp.to_owned(), hash.clone());
         Ok(hash)
     }
 
-    /// The root of the texts of one owner that depend on all that `key` says.
+    /// The root of the owner's texts with this key. The key describes everything else on which the texts depend.
     pub(crate) fn root(&self, key: &str) -> Id {
         let owner = self.inner.options.owner.as_deref().unwrap_or_default();
         xxh3_128(format!("{}:{owner}{key}", owner.len()).as_bytes())
     }
 
-    /// Records the name of the model of a root's texts, and the seconds to compute one of their tokens. Pieces of roots
-    /// whose seconds this process has not measured are evicted first.
+    /// Records the name of the model for a root, and the seconds to compute a token. If this process has not measured
+    /// the seconds for a root, the pieces of this root are evicted first.
     pub(crate) fn learn(&self, root: Id, label: &str, seconds_per_token: Option<f64>, needs_rest: bool) {
         lock(&self.shared().tree).learn(root, label, value::Root { seconds_per_token, needs_rest });
     }
@@ -245,7 +248,7 @@ impl PromptStore {
         Some(brought)
     }
 
-    /// Forgets the pieces of a beginning that a context has refused, but for pieces that other texts have too.
+    /// Forgets the pieces of a beginning that a context has refused, except pieces that belong to other texts too.
     pub(crate) fn forget(&self, found: &Found) {
         let Shared { tree, folder } = self.shared();
         lock(tree).refused(found, folder.as_ref());
@@ -274,17 +277,18 @@ impl PromptStore {
         }
     }
 
-    /// The first tokens of the text whose rows the store lacks and would take, in blocks of `block` tokens.
+    /// The first block of `block` tokens whose rows the store lacks; at the end of the text, the block may be shorter.
+    /// `None` if the store has all rows of the text.
     pub(crate) fn missing_rows(&self, root: Id, text: Text<'_>, block: usize) -> Option<std::ops::Range<usize>> {
         lock(&self.shared().tree).missing_rows(root, text, block)
     }
 
-    /// Whether the store has the rows of these tokens, and lacks the rest of exactly this text.
+    /// Whether the store has the rows of these tokens, but lacks the rest of exactly this text.
     pub(crate) fn lacks_rest(&self, root: Id, text: Text<'_>) -> bool {
         lock(&self.shared().tree).lacks_rest(root, text)
     }
 
-    /// Whether the store has room for a piece of this size, if others make room for it.
+    /// Whether a piece of this size can be stored, if other pieces are evicted.
     pub(crate) fn may_take(&self, bytes: usize) -> bool {
         lock(&self.shared().tree).may_take(bytes as u64)
     }

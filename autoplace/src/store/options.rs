@@ -6,24 +6,24 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Bytes in memory of a store with a folder, at least: pieces wait here until they are written.
+/// The smallest memory limit of a store with a folder, in bytes. Pieces wait in memory until they are written.
 const TRANSIT: u64 = 64 << 20;
 
-/// Most bytes in memory of a store whose size is not stated.
+/// Maximum bytes in memory of a store whose size is not stated.
 const AUTOMATIC: u64 = 8 << 30;
 
-/// Bytes in a folder whose size is not stated.
+/// Maximum bytes in a folder whose size is not stated.
 const FOLDER_BYTES: u64 = 16 << 30;
 
 /// The options of a [`PromptStore`](super::PromptStore).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StoreOptions {
-    /// Most bytes of host memory. `None`: half of the host memory that a plan leaves free, at most 8 GiB.
+    /// Maximum bytes of host memory. `None` means half of the host memory that a plan leaves free, but at most 8 GiB.
     pub memory_bytes: Option<u64>,
     /// The folder of the files; `None` keeps nothing on disk.
     pub folder: Option<PathBuf>,
-    /// Most bytes of the files, each counted in whole blocks of 4 KiB.
+    /// Maximum bytes of the files. Each file is rounded up to whole blocks of 4 KiB.
     pub folder_bytes: u64,
     /// A hash of the owner's name.
     pub(super) owner: Option<String>,
@@ -35,29 +35,29 @@ impl StoreOptions {
         Self { memory_bytes: Some(memory_bytes), folder: None, folder_bytes: FOLDER_BYTES, owner: None }
     }
 
-    /// A store in host memory: at most half of the bytes that the model's plan leaves free there, and at most 8 GiB. A
-    /// plan keeps nothing free for it.
+    /// A store in host memory: at most half of the bytes that the model's plan leaves free there, and at most 8 GiB.
+    /// Plans reserve no memory for such a store.
     pub fn automatic() -> Self {
         Self { memory_bytes: None, ..Self::new(0) }
     }
 
-    /// Also keeps the pieces in files in this folder, of at most `bytes` bytes, so that they survive the program. The
-    /// folder is created for this user alone. Its files hold the tokens of texts and their computed states: whoever
-    /// reads them reads the texts. Pieces wait in memory until they are written, so the store then takes at least 64
-    /// MiB of it.
+    /// Also keeps the pieces in files in this folder, so that the pieces survive the program. All files together have
+    /// at most `bytes` bytes. The folder is created for this user alone. Its files contain the tokens of texts, so
+    /// anybody who can read the files can read the texts. Pieces wait in memory until they are written, so the memory
+    /// limit is raised to at least 64 MiB.
     pub fn folder(mut self, folder: impl Into<PathBuf>, bytes: u64) -> Self {
         (self.folder, self.folder_bytes) = (Some(folder.into()), bytes);
         self
     }
 
-    /// Keeps texts of different owners apart, for example by their API keys: nothing that one of them has stored is
-    /// found by another. Only a hash of the name is kept.
+    /// Keeps texts of different owners apart, for example by their API keys: no owner finds a text that another owner
+    /// has stored. Only a hash of the name is kept.
     pub fn owner(mut self, name: &str) -> Self {
         self.owner = Some(format!("{:032x}", xxh3_128(name.as_bytes())));
         self
     }
 
-    /// Most bytes of host memory, with the room for pieces on their way to the folder.
+    /// Maximum bytes of host memory, including room for the pieces that wait to be written to the folder.
     pub fn memory(&self) -> u64 {
         let bytes = self.memory_bytes.unwrap_or(AUTOMATIC);
         if self.folder.is_some() { bytes.max(TRANSIT) } else { bytes }
@@ -93,13 +93,13 @@ pub struct StoreUse {
     pub pieces: usize,
     /// Tokens whose rows are stored.
     pub tokens: u64,
-    /// Bytes of host memory that the store takes, with its index.
+    /// Bytes of host memory that the store takes, including its index.
     pub memory_bytes: u64,
-    /// The limit of these bytes.
+    /// The limit of `memory_bytes`.
     pub memory_limit: u64,
-    /// Bytes of its files, each counted in whole blocks of 4 KiB.
+    /// Bytes of the store's files. Each file is rounded up to whole blocks of 4 KiB.
     pub folder_bytes: u64,
-    /// The limit of these bytes; 0 without a folder, and where another process writes to it.
+    /// The limit of `folder_bytes`; 0 without a folder, and while another process writes to the folder.
     pub folder_limit: u64,
     /// Bytes of computed states that this process has copied into the store so far.
     pub copied_bytes: u64,

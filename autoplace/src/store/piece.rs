@@ -1,7 +1,8 @@
 //! A piece in a file: a header with its checksum, the data, and the data's checksum.
 //!
-//! The file's name is the piece's `Id`, which is a hash of the tokens before the piece, so that a piece is found by its
-//! tokens alone. A reader trusts nothing: a file counts only if its length, both checksums and its identity are right.
+//! The file's name is the piece's `Id`. This is a hash of the root, the earlier tokens and the piece's own tokens, so
+//! that a piece is found by its tokens alone. A reader trusts nothing: a file counts only if its length, both checksums
+//! and its identity are right.
 
 use std::time::SystemTime;
 
@@ -17,7 +18,7 @@ const MAGIC: [u8; 8] = *b"apstore\x01";
 /// The longest header that is read. A header has at most some hundred tokens and a name.
 const MAX_HEADER: usize = 64 << 10;
 
-/// The kinds of pieces as numbers of a header. Versions that know no pictures ignore the last one.
+/// The numbers of the kinds of pieces in a header. Versions without pictures ignore pieces of the last kind.
 const OF_ROWS: u32 = 0;
 const OF_REST: u32 = 1;
 const OF_ROWS_WITH_MEDIA: u32 = 2;
@@ -27,7 +28,7 @@ const OF_ROWS_WITH_MEDIA: u32 = 2;
 pub(super) enum Kind {
     /// Rows of the tokens of the piece.
     Rows,
-    /// The part of a state that belongs to all tokens up to the first `offset` of the parent's.
+    /// The part of a state that belongs to all tokens up to the end of the parent's first `offset` tokens.
     Rest { offset: u32 },
 }
 
@@ -36,12 +37,12 @@ pub(super) enum Kind {
 pub(super) struct Header {
     pub(super) id: Id,
     pub(super) root: Id,
-    /// The piece before it, or the root.
+    /// The piece before this piece, or the root.
     pub(super) parent: Id,
     /// Number of tokens before the piece.
     pub(super) start: u32,
     pub(super) kind: Kind,
-    /// Tokens that are computed again without the piece.
+    /// Number of tokens that must be computed again if the piece is missing.
     pub(super) saves: u32,
     pub(super) tokens: Box<[Token]>,
     /// The pictures and sounds whose rows are among the tokens.
@@ -91,7 +92,7 @@ pub(super) fn on_disk(bytes: u64) -> u64 {
 }
 
 impl Header {
-    /// The header as a file has it, with its checksum.
+    /// The header as it is written to a file, with its checksum.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut fields = Vec::new();
         for id in [self.id, self.root, self.parent] {
@@ -129,7 +130,7 @@ impl Header {
         20 + 80 + tokens + media + self.label.len() as u64 + self.data_bytes + 16
     }
 
-    /// Bytes at the beginning of a file from which the length of its header follows.
+    /// Number of bytes at the beginning of a file that contain the length of its header.
     pub(super) const PREFIX: usize = 12;
 
     /// The length of the header with its checksum, from the first [`PREFIX`](Self::PREFIX) bytes.

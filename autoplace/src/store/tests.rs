@@ -183,7 +183,7 @@ proptest! {
                 2 => bytes.extend(vec![0; at + 1]),
                 3 => bytes = vec![0; bytes.len()],
                 _ => {
-                    // Another piece's file under this name.
+                    // The content of another piece's file gets this name.
                     bytes = fs::read(place.get(&files)).unwrap();
                 }
             }
@@ -251,7 +251,7 @@ fn a_picture_is_found_by_its_whole_hash_and_its_projector() {
         let text = |media, projector| Text { tokens: &tokens, media, projector };
         let store = in_folder(&folder, 1 << 30);
         assert_eq!(put_text(&store, "one", text(&one, 5), with_rest), tokens.len());
-        // The same tokens stand for another picture, which is stored beside the first one.
+        // The same tokens stand for another picture, which is stored in addition to the first one.
         let before = if with_rest { 0 } else { 2 };
         assert_eq!(get_text(&store, "one", text(&other, 5), with_rest), before);
         assert_eq!(put_text(&store, "one", text(&other, 5), with_rest), tokens.len());
@@ -261,7 +261,7 @@ fn a_picture_is_found_by_its_whole_hash_and_its_projector() {
             assert_eq!(get_text(&store, "one", text(media, 5), with_rest), tokens.len());
             assert_eq!(get_text(&store, "one", text(media, 6), with_rest), before);
         }
-        // A longer text takes over what hangs on the last piece of a shorter one, if its pictures are the same.
+        // A longer text takes over the children of a shorter text's last piece, if both texts have the same pictures.
         let longer = [&tokens[..], &[8, 9]].concat();
         let longer = Text { tokens: &longer, ..text(&other, 5) };
         assert_eq!(put_text(&store, "one", longer, with_rest), longer.tokens.len());
@@ -294,7 +294,7 @@ fn what_was_not_used_for_long_goes_before_the_end_of_what_was() {
     }
     put(&store, "one", &of(3), false);
     let held = [1, 2, 3].map(|text| get(&store, "one", &of(text), false));
-    // Somewhat more goes than the new text needs.
+    // The store evicts slightly more bytes than the new text needs.
     assert!(held.iter().all(|tokens| *tokens >= 40 - 2 * BLOCK), "{held:?}");
     assert!(get(&store, "one", &of(0), false) < 20);
 }
@@ -312,7 +312,7 @@ fn memory_is_given_back_and_the_bound_stays() {
     assert_eq!(after.memory_limit, before.memory_limit);
     store.give_back(u64::MAX);
     assert_eq!(store.usage().pieces, 0);
-    // It takes new texts again.
+    // The store accepts new texts again.
     assert_eq!(put(&store, "one", &[1; 40], false), 40);
 }
 
@@ -347,7 +347,7 @@ fn a_models_file_is_hashed_once_for_all_loads_with_a_store() {
             });
             assert_eq!(hash.unwrap(), stamp.repeat(2));
         }
-        // A failure is tried again.
+        // After a failure, the hash is computed again.
         assert!(clone.file_hash("gone", || Err(std::io::ErrorKind::NotFound.into())).is_err());
     }
     assert_eq!(hashed, 2);

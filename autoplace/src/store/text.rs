@@ -1,7 +1,7 @@
 //! A text as the store compares it: its tokens, and the pictures and sounds whose rows are among them.
 //!
-//! The token of a row has 31 bits of its picture's hash, so that lists of tokens can be compared. Here two rows are
-//! equal only if all of the hash is, and the projector that made the rows.
+//! The token of a row has 31 bits of its picture's hash, so that lists of tokens can be compared. In the store, two
+//! rows are equal only if the whole hashes and the projectors are equal too.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(crate) struct MediaRows {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Text<'a> {
     pub(crate) tokens: &'a [Token],
-    /// In the order of the text. Rows beyond the tokens do not count.
+    /// The rows in the order of the text. Rows after the end of the tokens do not count.
     pub(crate) media: &'a [MediaRows],
     /// Identifies the projector that makes rows of the pictures and sounds.
     pub(crate) projector: Id,
@@ -35,9 +35,9 @@ pub(crate) struct Text<'a> {
 /// Rows of a picture or a sound among the tokens of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PieceMedia {
-    /// Index of the first of them among the piece's tokens.
+    /// Index of the first of these rows among the piece's tokens.
     pub(super) offset: u32,
-    /// Which row of the picture or the sound this one is.
+    /// Index of that first row among all rows of its part.
     pub(super) row: u32,
     pub(super) part: u32,
     pub(super) projector: Id,
@@ -50,12 +50,12 @@ impl<'a> Text<'a> {
         Self { tokens, media: &[], projector: 0 }
     }
 
-    /// Its first `tokens` tokens.
+    /// The text's first `tokens` tokens.
     pub(crate) fn first(self, tokens: usize) -> Self {
         Self { tokens: &self.tokens[..tokens], ..self }
     }
 
-    /// Whether each row belongs to a picture or a sound that is known. The token of a row is negative.
+    /// Whether `media` has the picture or sound of each row. The token of a row is negative.
     pub(crate) fn is_known(self) -> bool {
         let mut media = self.media.iter().peekable();
         self.tokens.iter().enumerate().filter(|(_, token)| **token < 0).all(|(at, _)| {
@@ -64,7 +64,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// The rows among these tokens, as a piece of them has them.
+    /// The rows among these tokens, in the form that a piece of these tokens needs.
     pub(super) fn media_of(self, tokens: Range<usize>) -> Box<[PieceMedia]> {
         let among = self.media.iter().filter(|rows| rows.from < tokens.end && tokens.start < rows.from + rows.len);
         let of_piece = |rows: &MediaRows| {
@@ -80,10 +80,10 @@ impl<'a> Text<'a> {
         among.map(of_piece).collect()
     }
 
-    /// Number of tokens that the text has from `at` on as the piece has them.
+    /// Number of tokens of a piece, from its beginning on, that are equal to the text's tokens from `at` on.
     pub(super) fn common(self, at: usize, tokens: &[Token], media: &[PieceMedia]) -> usize {
         let common = tokens.iter().zip(&self.tokens[at..]).take_while(|(a, b)| a == b).count();
-        // Equal tokens are most probably rows of one picture. The rest of its hash decides.
+        // If tokens of rows are equal, the rows most probably belong to the same picture. The whole hashes decide.
         let differs = |piece: &&PieceMedia| {
             let index = at + piece.offset as usize;
             let rows = self.media.iter().find(|rows| (rows.from..rows.from + rows.len).contains(&index));
@@ -97,7 +97,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Whether the rows among a piece's tokens are those that `media` names: negative tokens, and no others.
+/// Whether `media` describes exactly the rows among a piece's tokens. The tokens of rows are negative; no other tokens
+/// are.
 pub(super) fn fits(tokens: &[Token], media: &[PieceMedia]) -> bool {
     let begins = |at: usize| media.iter().any(|rows| rows.offset as usize == at);
     let is_row = |at: usize| tokens.get(at).is_some_and(|token| *token < 0);
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(text(&other).common(0, &tokens, &piece), 2);
         assert_eq!(Text { projector: 6, ..text(&one) }.common(0, &tokens, &piece), 2);
         assert_eq!(Text::plain(&tokens).common(0, &tokens, &piece), 2);
-        // A piece that begins within a picture knows where.
+        // A piece that begins within a picture has the index of the piece's first row in the picture.
         let within = text(&one).media_of(3..6);
         assert_eq!(text(&one).common(3, &tokens[3..], &within), 3);
         let shifted = [rows(1, 4, 1)];

@@ -1,6 +1,6 @@
 //! The value of a piece: the seconds that it saves, for each byte that it takes.
 
-/// Uses beyond this many count no more, so that a beginning that was popular long ago can go.
+/// Maximum number of uses that count. Because of this limit, a beginning that was popular long ago can be evicted.
 const MAX_USES: u32 = 15;
 
 /// The known facts about the texts of a root.
@@ -8,7 +8,7 @@ const MAX_USES: u32 = 15;
 pub(super) struct Root {
     /// Seconds to compute a token of a prompt; `None` before the first measurement.
     pub(super) seconds_per_token: Option<f64>,
-    /// Whether rows are of use only below a rest.
+    /// Whether rows can be restored only together with a rest.
     pub(super) needs_rest: bool,
 }
 
@@ -16,13 +16,13 @@ pub(super) struct Root {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Uses {
     pub(super) times: u32,
-    /// The store's clock at the last use: the number of searches and additions before it.
+    /// The store's clock at the last use. The clock counts restored texts, additions, and files that were found.
     pub(super) last: u64,
 }
 
 impl Uses {
-    /// Expected savings: seconds to compute `tokens` tokens again per byte, times the uses so far, over the time since
-    /// the last use.
+    /// Expected savings: the seconds to compute `tokens` tokens again, per byte, multiplied by the number of uses so
+    /// far, and divided by the time since the last use.
     pub(super) fn value(self, root: Root, tokens: usize, bytes: u64, now: u64) -> f64 {
         // Before a measurement all roots cost the same.
         let seconds = tokens as f64 * root.seconds_per_token.unwrap_or(1e-3);

@@ -28,7 +28,7 @@ pub(super) struct Writer {
 #[derive(Debug)]
 enum Job {
     Write(Id),
-    /// Become the writer of the folder, if there is no other one any more.
+    /// Become the writer of the folder, if there is no other writer any more.
     TakeOver,
 }
 
@@ -51,8 +51,8 @@ impl Waiting {
 }
 
 impl Writer {
-    /// Starts the thread, which may write up to `folder_bytes` bytes once the folder is ours. `None` if the system
-    /// refuses a thread; nothing is then written.
+    /// Starts the thread, which may write up to `folder_bytes` bytes once this store is the writer of the folder.
+    /// `None` if the system refuses a thread; nothing is then written.
     pub(super) fn start(shared: Arc<Shared>, folder_bytes: u64) -> Option<Self> {
         let (queue, jobs) = mpsc::channel();
         let waiting = Arc::new(Waiting::default());
@@ -104,7 +104,7 @@ impl Writer {
     }
 }
 
-/// Becomes the writer of the folder if nobody else is, and writes what was only in memory meanwhile.
+/// Becomes the writer of the folder if there is no other writer, and writes the pieces that are only in memory.
 fn take_over(shared: &Shared, folder_bytes: u64, is_warned: &mut bool) {
     let Shared { tree, folder } = shared;
     let Some(folder) = folder.as_ref().filter(|folder| !folder.is_ours()) else { return };
@@ -123,11 +123,11 @@ fn write_one(shared: &Shared, id: Id, is_warned: &mut bool) {
     let Shared { tree, folder } = shared;
     let Some(folder) = folder else { return };
     let Write { outdated, piece } = lock(tree).begin_write(id, folder);
-    // Without the lock, because a step of a text may wait for it.
+    // The lock is not held while files are removed, because a step of a text may wait for the lock.
     outdated.into_iter().for_each(|id| folder.remove(id));
     let Some((header, data)) = piece else { return };
     let written = folder.write(&header, &data);
-    // A full disk fails for each piece.
+    // On a full disk, every write fails, so only the first of these failures is a warning.
     match &written {
         Err(error) if !std::mem::replace(is_warned, true) => {
             tracing::warn!(target: "autoplace::store", "prompts are not kept on disk: {error}");

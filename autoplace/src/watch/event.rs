@@ -59,7 +59,7 @@ pub enum Event {
     ThreadsRestored { threads: u32 },
     /// The model moves to its other placement, because of the depth of its texts. The texts wait meanwhile. The time in
     /// `moving` is the expected time. `done` is the share of the weights that is loaded: 0.0 at the beginning. The
-    /// event is sent again at each quarter..
+    /// event is sent again at each quarter.
     #[error("{}", moving_in_words(.moving, *.done))]
     Moving { moving: DepthMove, done: f32 },
     /// The end of [`Moving`](Self::Moving).

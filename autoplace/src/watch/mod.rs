@@ -27,6 +27,7 @@ mod model;
 mod rules;
 mod sample;
 mod sentinel;
+mod settings;
 
 pub use depth::DepthCost;
 pub use event::{Cause, Event};

@@ -5,9 +5,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::event::Event;
-use super::latch::Settings;
 use super::rules::Rules;
 use super::sample::{Source, Watched};
+use super::settings::Settings;
 use crate::load::{DepthMove, Model, WeakModel};
 
 /// Maximum number of events that wait for a reader. Further events are dropped.

@@ -108,7 +108,8 @@ fn masks_candidates_and_log_probabilities_are_made_in_place() {
     let chain = Sampler::chain(&native).unwrap().top_p(0.9).unwrap();
     let mut sampler = chain.xtc(0.5, 0.1, 4).unwrap().dist(4).unwrap();
     let mut candidates = Candidates::default();
-    // The first mask allows few tokens. So the buffer must be large enough for more from the start.
+    // The first mask allows few tokens, and the second allows all. So the buffer must be large enough for all tokens
+    // from the start.
     let words = native.vocab().n_tokens().div_ceil(32) as usize;
     let masks = [vec![0b110; words], vec![u32::MAX; words]];
     let mut choose = |mask: &[u32]| {

@@ -1,4 +1,4 @@
-//! Generations as `Stream`s, with `futures` and in tokio, on the demo model. What all front ends have in common is
+//! Generations as `Stream`s, with `futures` and in tokio, on the demo model. The behaviour that all front ends share is
 //! tested in `front_ends.rs`.
 
 use std::future::poll_fn;

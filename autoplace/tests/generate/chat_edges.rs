@@ -11,7 +11,7 @@ fn load() -> Model {
     demo(2048, 1, false)
 }
 
-/// The answer to a history by a model that was loaded for it.
+/// The answer to a history. The model is loaded again for it.
 fn fresh(family: &str, history: &[Message]) -> String {
     let model = load();
     let mut chat = chat(&model, family);
@@ -25,7 +25,7 @@ fn empty_messages_are_messages() {
     for family in chat::FAMILIES {
         let mut chat = chat(&model, family);
         for said in ["", " ", "\n\n"] {
-            // The first message of a conversation, with a model that was loaded for it.
+            // The first message of a conversation gets the same answer as with a model that was just loaded.
             let (reply, statistics) = text_support::chat(&model, family).say(said).unwrap().finish().unwrap();
             assert!(statistics.prompt_tokens > 0, "{family}");
             assert_eq!(reply.raw, fresh(family, &[Message::user(said)]), "{family}");

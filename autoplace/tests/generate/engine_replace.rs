@@ -118,7 +118,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
         } else {
             card.set_taken(0);
             model.replace(None).unwrap();
-            // What came of the request is still reported.
+            // The outcome of the request is still reported.
             assert_matches!(engine.last_replaced(), Some(Err(_)));
         }
         assert_eq!(whole(submit().unwrap()), expected[0]);

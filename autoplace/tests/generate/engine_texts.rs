@@ -53,7 +53,7 @@ fn every_request_has_statistics_of_its_own() {
         assert!(statistics.cached_tokens < of_prompt, "{at}: {statistics}");
         assert!(statistics.first_token_latency.unwrap() >= statistics.prompt_time, "{at}: {statistics}");
         assert_eq!(statistics.generation_time.is_zero(), tokens == 1, "{at}: {statistics}");
-        // Two texts run, and each of the others waits until one of them has ended.
+        // Two texts run, and each of the other texts waits until a running text has ended.
         assert!(at < 2 || !statistics.queue_time.is_zero(), "{at}: {statistics:?}");
         let counts = [statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens];
         sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n as u64);

@@ -21,7 +21,7 @@ enum FrontEnd {
     AsyncAnswer,
 }
 
-/// What became of a text.
+/// The outcome of a text.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     completion: Completion,
@@ -31,8 +31,8 @@ struct Outcome {
     counts: [usize; 2],
 }
 
-/// Runs a text twice in a front end: once it is read as text, and once as tokens. Returns the error if the request is
-/// refused.
+/// Runs a text twice in a front end. The first time, it is read as text; the second time, it is read as tokens. In a
+/// session, the text runs only once, because its pieces have both. Returns the error if the request is refused.
 fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
@@ -180,7 +180,7 @@ fn constrained(stop: String) -> Vec<Case> {
         case("too many letters", With(ContextFull, full), |request| {
             request.constraint(Constraint::regex("[a-z]{500}"))
         }),
-        // What there is of the text meets the constraint.
+        // The unfinished text meets the constraint.
         case("cut where it may end", By(MaxTokens), |request| {
             request.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)
         }),
@@ -224,7 +224,7 @@ fn a_text_and_its_end_are_the_same_in_every_front_end() {
                 assert_eq!(outcome, *expected, "{case}");
                 continue;
             }
-            // The stream is compared with what is expected. The other front ends are compared with the stream.
+            // The stream is compared with the expected outcome. The other front ends are compared with the stream.
             let (reason, fails) = match ends {
                 By(reason) => (reason, None),
                 With(reason, is) => (reason, Some(is)),

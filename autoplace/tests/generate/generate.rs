@@ -1,4 +1,4 @@
-//! Streams and sessions on the demo model. What all front ends have in common is tested in `front_ends.rs`.
+//! Streams and sessions on the demo model. The behaviour that all front ends share is tested in `front_ends.rs`.
 
 use crate::native_support::load_demo;
 use crate::text_support::{

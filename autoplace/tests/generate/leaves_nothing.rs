@@ -10,7 +10,7 @@ use test_support::wait;
 const THREADS: usize = 8;
 const EACH: usize = 125;
 
-/// How many files are open and how many threads run in this process, if the system reports it.
+/// The numbers of open files and of threads of this process, if the system reports them.
 fn handles() -> Option<[u64; 2]> {
     held().map(|[.., files, threads]| [files, threads])
 }

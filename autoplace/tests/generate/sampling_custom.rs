@@ -91,7 +91,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
             if left == 0 { bad } else { likeliest(candidates, so_far) }
         })
     };
-    // The other text ends long before the two failures, at the same time as they, or after them.
+    // The other text ends long before the two failures, at the same time, or later.
     for tokens in [1, 5, 12] {
         let mut session = model.session().unwrap();
         let other = session.begin(model.generate(PROMPT).max_tokens(tokens)).unwrap();

@@ -182,8 +182,8 @@ fn a_fork_without_a_place_is_refused_and_the_text_goes_on() {
     assert_eq!(to_the_end(&mut session)[0].tokens, raw);
 }
 
-/// What was generated after a roll-back. At the token `place`, the text is rolled back by `tokens` tokens, and then
-/// generated to its end.
+/// The text that was generated after a roll-back. At the token `place`, the text is rolled back by `tokens` tokens, and
+/// then generated to its end.
 fn rolled_back(model: &Model, generate: GenerateRequest, place: usize, tokens: usize) -> (String, usize) {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();

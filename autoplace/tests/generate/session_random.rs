@@ -1,5 +1,5 @@
-//! Texts begin and end in any order. Each text is the same as with a model that was just loaded and gets the same
-//! tokens.
+//! Texts begin and end in any order. Up to rounding, each token is the one that a model which was just loaded would
+//! choose after the same tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,8 +10,8 @@ use autoplace::generate::{Error, GenerateRequest, Piece, SequenceId, Session, To
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
-/// Something that is done with a session. The numbers choose one of the texts that are there. `Again` begins a text
-/// with the tokens of a running text, except the last.
+/// An operation on a session. The numbers choose one of the running texts. `Again` begins a text with the tokens of a
+/// running text, except the last.
 #[derive(Debug, Clone)]
 enum Deed {
     Begin { prompt: usize, cached: bool },
@@ -41,7 +41,7 @@ const PROMPTS: [&str; 6] = [
 /// A maximum number of tokens. No text in this file has as many.
 const MAX_TOKENS: usize = 40;
 
-/// The token that a model which was just loaded would choose after these tokens. Each is computed only once.
+/// The token that a model which was just loaded would choose after these tokens. Each token is computed only once.
 fn next(model: &Model, tokens: &[Token]) -> Token {
     thread_local! {
         static KNOWN: RefCell<HashMap<Vec<Token>, Token>> = RefCell::default();
@@ -57,7 +57,8 @@ fn next(model: &Model, tokens: &[Token]) -> Token {
     KNOWN.with_borrow(|known| known[tokens])
 }
 
-/// Does these things one after the other. If there is no place for a new text, that step is skipped.
+/// Carries out these operations one after the other. If there is no place for a new text, the operation that begins it
+/// is skipped.
 fn carry_out(model: &Model, deeds: &[Deed]) {
     let mut session = model.session().unwrap();
     let mut running: Vec<SequenceId> = Vec::new();
@@ -96,8 +97,8 @@ fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generat
 
 /// Whether the token is the one that a model which was just loaded would choose. A token that is equally likely, up to
 /// rounding, counts too. Fused attention on the CPU adds F16 values in half precision, in the order of the cells in the
-/// cache. If the cells of a text are in another order, both log-probabilities change by some hundredths. In the
-/// recorded cases, they change by up to 0.075.
+/// cache. If the cells of a text are in another order, the log-probabilities of both tokens change by some hundredths.
+/// In the recorded cases, they change by up to 0.075.
 fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
         return false;

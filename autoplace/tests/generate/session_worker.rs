@@ -7,7 +7,7 @@ use autoplace::generate::{Error, Fork, Session};
 use autoplace::{llama_sys, worker};
 use test_support::demo_path;
 
-/// What a session returns in which every feature is used: texts, statistics and error messages.
+/// The results of a session in which every feature is used: texts, statistics and error messages.
 fn everything(model: &Model) -> String {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();

@@ -15,7 +15,7 @@ use autoplace::plan::{Plan, Request};
 use test_support::demo_path;
 use test_support::random_weights::Dice;
 
-/// How often each thing was done.
+/// How often each operation was carried out.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     tokens: u64,
@@ -26,7 +26,7 @@ struct Tally {
     replaced: u64,
     failed: u64,
     loaded: u64,
-    /// By how many bytes texts on the card have grown buffers after the warm-up.
+    /// The bytes by which texts on the card have made buffers grow after the warm-up.
     grown: u64,
 }
 
@@ -157,9 +157,9 @@ impl Soak {
     }
 }
 
-/// Generates `tokens` tokens. Each round has a thread of its own. `rows` times, while no model is loaded, prints how
-/// much memory, and how many files and threads, the process has. Above the maximum of the first tenth of the rows,
-/// memory may grow by `kib` KiB.
+/// Generates `tokens` tokens. Each round has a thread of its own. Prints `rows` rows, each at a time when no model is
+/// loaded: how much memory, and how many files and threads, the process has. Memory may exceed the maximum of the first
+/// tenth of the rows by `kib` KiB.
 fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
     let mut soak = Soak::new();
     let mut table = Vec::new();

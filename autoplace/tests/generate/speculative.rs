@@ -1,5 +1,6 @@
-//! Drafts change no text, and follow the text through all changes. A model drafts, or a block for multi-token
-//! prediction. The models are small. Their weights are random, or such that every draft token is accepted.
+//! Drafts change no text, and go on after a re-placement, in a worker, and for prompts that are computed in pieces. The
+//! drafter is a model, or a block for multi-token prediction. The models are small. Their weights are random, or such
+//! that every draft token is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -201,7 +202,8 @@ fn without_a_drafter_nothing_is_drafted_and_the_reason_is_given() {
     let states = prediction_heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
     assert_matches!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
-    // The vocabulary of the draft model is another one. In which ways vocabularies may differ is tested in the planner.
+    // The vocabulary of the draft model is another one. The planner's tests cover the ways in which vocabularies may
+    // differ.
     let other = builder(&plain, request(512, 1, 5)).draft(demo_path()).load();
     assert_matches!(other, Err(Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { .. }))));
 }

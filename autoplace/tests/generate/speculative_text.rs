@@ -108,8 +108,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Drafts change neither the text, nor its tokens, nor its end. The text may end in the middle of a draft. A limit
-    /// on tokens, a stop string or the end of the generation may end the text. At a high temperature, that last end
-    /// always comes at some time.
+    /// on tokens, a stop string or the end of the generation may end the text. At a high temperature, the generation
+    /// always ends by itself at some time.
     #[test]
     fn no_draft_changes_a_text(
         seed in 0..50u32,

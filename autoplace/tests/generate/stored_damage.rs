@@ -122,7 +122,7 @@ impl Kind {
     }
 }
 
-/// A small disk. It is mounted as long as this value lives, which only root can do.
+/// A small disk. It is mounted as long as this value lives. Only root can mount it.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {

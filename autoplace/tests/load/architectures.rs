@@ -92,8 +92,8 @@ impl Survey<'_> {
         }
     }
 
-    /// Compares a file twice: on the host, and on the card. For every third model, it is also divided between both. If
-    /// llama.cpp refuses the file, returns llama.cpp's error.
+    /// Compares a file twice: on the host, and on the card. The file of every third model is also divided between the
+    /// host and the card. If llama.cpp refuses the file, returns llama.cpp's error.
     fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, turn: Option<usize>) -> Result<(), String> {
         let header = Header::open(path).unwrap();
         let load = |cards: &[&Card], n_gpu_layers| {

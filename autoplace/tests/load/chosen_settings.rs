@@ -10,8 +10,8 @@ use autoplace::plan::{KvCache, KvPlace, Policy, Request};
 use autoplace::{Model, Plan};
 use test_support::demo_path;
 
-/// The policy counts layers, because so small a model is as fast on some hosts. So a setting is chosen only where it
-/// brings one more layer onto the card.
+/// The policy counts layers, because so small a model is as fast on some hosts as on a card. So a setting is chosen
+/// only where it brings one more layer onto the card.
 fn request() -> Request {
     Request::new().headroom(Headroom::Bytes(0)).policy(Policy::MostLayers).n_ctx(4096)
 }
@@ -27,7 +27,7 @@ fn loaded<T: Ord>(request: &Request, setting: impl Fn(&Plan) -> T) -> BTreeSet<T
         assert_eq!(gpu.used(), planned, "{size} MiB: {plan}");
         let text = model.generate("And it came to pass").temp(0.0).max_tokens(4).text().unwrap();
         assert!(!text.is_empty());
-        // If settings may be chosen, at least as many layers are on the card as without that.
+        // A plan that may choose settings has at least as many layers on the card as a plan with given settings.
         let mut given = request.clone().kv_cache(KvCache::Given).kv_place(KvPlace::Given);
         given.min_ubatch = None;
         let given = Model::builder(demo_path()).request(given).machine(Machine::clone(&model.machine())).plan();

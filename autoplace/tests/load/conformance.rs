@@ -1,10 +1,10 @@
 //! The estimate is compared with llama.cpp itself: for every synthetic model, with a grid of settings, on up to three
 //! simulated GPUs.
 //!
-//! If the estimate says that it knows their layout, the bytes of weights and cache are exactly the same. Compute
-//! buffers never have more bytes than the maximum that the estimate states. On 95 of 100 devices, the difference is
-//! below 3 % or below 32 MiB. The table that is printed is in `docs/conformance.md`. `cargo xtask conformance` also
-//! runs a larger grid.
+//! If the estimate knows the layout of weights and cache, it states exactly llama.cpp's bytes for them. Compute buffers
+//! never have more bytes than the maximum that the estimate states. On 95 of 100 devices, the difference is below 3 %
+//! or below 32 MiB. The table that is printed is in `docs/conformance.md`. `cargo xtask conformance` also runs a larger
+//! grid.
 
 use std::path::{Path, PathBuf};
 
@@ -87,8 +87,8 @@ fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thor
         (_, false) => 1,
     };
     for split in splits(profile.n_layer(), cards.len(), thorough) {
-        // The number of settings is a multiple of 3. So in each round of settings, the one that begins must come one
-        // step later.
+        // The number of settings is a multiple of 3. So each round of settings begins one step later; otherwise a
+        // setting would have the same choice in every round.
         let repack = !(*turn + *turn / settings.len()).is_multiple_of(3);
         let probed = probed(path, cards, &split, repack);
         for _ in 0..contexts {

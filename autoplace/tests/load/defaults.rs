@@ -47,7 +47,7 @@ fn members(source: &str, name: &str) -> Fields {
     fields
 }
 
-/// The values that one of the functions sets which return defaults.
+/// The values that this function sets. It is one of the functions that return defaults.
 fn initialisers(file: &str, function: &str) -> Fields {
     let source = read(file);
     let begin = source.find(&format!("{function}() {{")).unwrap();

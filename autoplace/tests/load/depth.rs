@@ -21,8 +21,8 @@ use test_support::{demo_path, wait};
 /// From this number of live tokens on, the other placement is faster.
 const CROSSING: u32 = 160;
 
-/// Two copies of the demo model. With fewer live tokens than [`CROSSING`] the first of them is on the host, and with
-/// more it is on the card. The second stays on the host.
+/// Two copies of the demo model. The first copy is on the host with fewer live tokens than [`CROSSING`], and on the
+/// card with more. The second copy stays on the host.
 fn following(request: &Request) -> [Model; 2] {
     let path = demo_path();
     let [shallow, deep] = [0, 7].map(|layers| plan(&path, request, layers));
@@ -122,7 +122,7 @@ fn a_long_prompt_begins_in_the_deep_placement() {
     assert!(!stays.generate(&*prompt).temp(0.0).max_tokens(8).text().unwrap().is_empty() && !text.is_empty());
 }
 
-/// A sentinel makes such a request if there is not enough memory.
+/// A sentinel requests a re-placement if there is not enough memory.
 #[test]
 fn a_requested_re_placement_goes_before_a_move_that_is_due() {
     own_process!();
@@ -217,7 +217,7 @@ fn the_time_of_a_move_is_stored_for_later_programs_with_its_date() {
     let today = by_depth.moving_measured.as_ref().unwrap().date().unwrap();
     assert!(by_depth.moving_seconds < 60.0, "{} s, and a move took {took} s", by_depth.moving_seconds);
     assert!(plan.to_string().contains(&format!("(as measured {today}")), "{plan}");
-    // A new plan for this file uses what was measured. A plan for another file does not.
+    // A new plan for this file uses the measured times. A plan for another file does not.
     assert!(known(&later).is_some());
     let cache = MeasurementCache::at(folder.path());
     assert_eq!(cache.move_rates(&later.machine(), (&path, 1), &autoplace::load::build_name()), None);

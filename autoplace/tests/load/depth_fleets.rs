@@ -37,7 +37,7 @@ const MIN_PER_THOUSAND: [(&str, u64); 8] = [
     ("quantised cache", 200),
 ];
 
-/// How many tokens the long text has, and how many the short text after it has.
+/// The number of tokens of the long text, and of the short text after it.
 const TOKENS: [usize; 2] = [90, 6];
 
 fn request(dice: &mut Dice) -> Request {
@@ -68,7 +68,8 @@ fn plan(path: &Path, request: &Request, layers: u32, on_host: u32) -> Result<Pla
     builder(path, &request).plan().map_err(|error| error.to_string())
 }
 
-/// Runs a text. Before each tenth piece of the text, other programs take another share of what the model leaves free.
+/// Runs a text. Before each tenth piece of the text, other programs take another share of the memory that the model
+/// leaves free.
 fn text(
     model: &Model,
     cards: &[SimGpu],

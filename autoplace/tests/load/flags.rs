@@ -31,7 +31,7 @@ fn methods() -> BTreeSet<String> {
     names
 }
 
-/// Checks that there are all methods which a document names. Returns how many there are.
+/// Checks that every method exists that the document names. Returns the number of these methods.
 fn named(document: &str) -> usize {
     let methods = methods();
     let codes =

@@ -90,7 +90,7 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     gpu.set_taken(0);
 
     assert_eq!(machine(&gpu, folder).gpus[0].learned, Some(measured.learned.unwrap()));
-    // If the card's driver reports its version, what was measured replaces the table.
+    // If the card's driver reports its version, the measured values replace the table.
     let again = |gpu: &SimGpu| {
         let mut machine = machine(gpu, folder);
         machine.gpus[0].driver = Some("550.54.14".to_owned());
@@ -103,7 +103,7 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     drop(gpu);
 
     // The measured headroom is enough: if the card has exactly the bytes that are needed, there is room for the model.
-    // The card has the same name, so that what was measured is used for it.
+    // The card has the same name, so that the measured values are used for it.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);

@@ -362,7 +362,7 @@ pub(crate) mod deaths {
         assert_matches!(text(), Err(generate::Error::Worker(Lost::Start { .. })));
         install();
         text().unwrap();
-        // A worker that is dead cannot do what was requested, but the next worker places the model again anyway.
+        // A worker that is dead cannot carry out the request, but the next worker places the model again anyway.
         kill(&model);
         model.request_replace(Replacement::Replan);
         text().unwrap();

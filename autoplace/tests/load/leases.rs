@@ -29,7 +29,7 @@ pub(crate) struct Task {
     stops_while_loading: bool,
 }
 
-/// What a load has led to: the number of layers on the card, and a text.
+/// The outcome of a load: the number of layers on the card, and a text.
 type Outcome = (u32, String);
 
 impl Task {
@@ -38,7 +38,7 @@ impl Task {
         Self { card, total, leases, patience: None, stops_while_loading: false }
     }
 
-    /// A load that does not wait for other loads. In the other process, it stops when it begins.
+    /// A load in another process. It does not wait for other loads, and the process stops when the load begins.
     #[cfg(feature = "vulkan")]
     pub(crate) fn of_a_driver(folder: &Path) -> Self {
         let (leases, patience) = (Some(folder.join("leases")), Some(Duration::ZERO));

@@ -126,7 +126,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
         let params = llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..<_>::default() };
         let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
         assert!(!context.has_memory());
-        // Only those tokens of a text are outputs that have the flag (llama-context.cpp, `encode`).
+        // Only the tokens of a text that have the flag are outputs (llama-context.cpp, `encode`).
         let mut batch = llama_sys::Batch::default();
         batch.add(1, 0, 0, false);
         batch.add(2, 1, 0, true);
@@ -274,7 +274,7 @@ fn after_any_failed_allocation_the_next_attempt_loads_less_and_nothing_leaks() {
         drop(model);
         is_empty(&gpu);
     }
-    // If a computation fails in the warm-up, this counts as a lack of memory.
+    // A computation that fails in the warm-up counts as a lack of memory.
     gpu.fail_graph(1);
     let model = builder(&machine).load().unwrap();
     assert_eq!(stages(&model.report()), [Some(Stage::WarmUp), None], "{}", model.report());
@@ -374,11 +374,11 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let saved = SavedPlan::new(planned.clone(), request, &header).unwrap();
     let following = || Model::builder(demo_path()).n_threads(1).machine(machine.clone()).follow(saved.clone());
-    // The memory is taken after the machine was read. So what is known about the machine is no longer true.
+    // The memory is taken after the machine was read. So the description of the machine is outdated.
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = following().load().unwrap_err();
     assert_matches!(error, Error::OutOfMemory { .. });
-    // If what is known about the machine is true, the plan is refused before the first attempt.
+    // If the description of the machine is up to date, the plan is refused before the first attempt.
     let now = load::detect().unwrap();
     let error = following().machine(now).load().unwrap_err();
     assert_matches!(error, Error::SavedPlan(SavedPlanError::Changed { .. }));

@@ -1,6 +1,6 @@
 //! The probe, with adapters and a control vector, is compared with real loads. The models have random weights, and the
-//! simulated GPUs count their own bytes. Both have exactly the same bytes. While adapters are added and removed, no
-//! more memory is in use than the probe says.
+//! simulated GPUs count their own bytes. The probe and the real load have exactly the same bytes. While adapters are
+//! added and removed, no more memory is in use than the probe says.
 
 use std::path::Path;
 

@@ -47,8 +47,8 @@ fn the_card_showed_footprint_context_and_workspace_in_every_row() {
         assert!(kept >= measured, "{layers} layers: {kept} < {measured}");
         left_out.push(measured.checked_sub(footprint).unwrap());
     }
-    // What remains is the same in every row. So it is constant, such as a context, and it is not a share of weights,
-    // cache or compute buffers.
+    // The remainder is the same in every row. So it is a constant, such as a context, and not a share of weights, cache
+    // or compute buffers.
     let (least, most) = (left_out.iter().min().unwrap(), left_out.iter().max().unwrap());
     assert!(most - least <= mib(8), "{left_out:?}");
 }

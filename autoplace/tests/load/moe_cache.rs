@@ -1,6 +1,6 @@
-//! A cache of experts on a simulated card. Its bytes are planned, probed and allocated, and all three are exactly the
-//! same. The texts are the same with the cache and without it: if it begins in the middle of a text, in a worker, and
-//! with several sequences.
+//! A cache of experts on a simulated card. Its planned, probed and allocated bytes are exactly the same. The texts are
+//! the same with the cache and without it: if it begins in the middle of a text, in a worker, and with several
+//! sequences.
 
 use std::path::Path;
 
@@ -167,8 +167,7 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let uses = model.expert_uses().unwrap();
     assert!(uses.hit_rate().unwrap() < cache.hits, "{uses:?} {cache:?}");
     let expected = text(&model);
-    // For both plans, the hit rates are used that were measured with the texts. What the current plan expected does not
-    // count.
+    // Both plans use the hit rates that were measured with the texts. What the current plan expected does not count.
     let better = model.better_plan().unwrap().unwrap_or_else(|| panic!("{uses:?} {before}"));
     assert!(better.gain > 0.0 && better.plan.moe_cache.is_none(), "{better:?}");
     model.replace(None).unwrap();

@@ -1,5 +1,5 @@
 //! The probe is compared with real loads. The models have random weights, and the simulated GPUs count their own bytes.
-//! Both have exactly the same bytes, before a prompt and a token are computed and after that.
+//! The probe and the real load have exactly the same bytes, both before and after a prompt and a token are computed.
 
 use std::path::{Path, PathBuf};
 
@@ -76,8 +76,8 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     assert_eq!((four.copies, one.copies), (4, 1));
     assert!(four.footprints.gpus[0].compute > one.footprints.gpus[0].compute);
 
-    // If there is room for only one copy of the graph, a real load of the first split takes what the probe counts for
-    // the second.
+    // If there is room for only one copy of the graph, a real load of the first split takes the bytes that the probe
+    // counts for the second split.
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         card.sim.set_taken(gib(400) - sum.total());
     }

@@ -10,7 +10,7 @@ use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
 use test_support::{demo_path, meanwhile};
 
-/// The demo model on the host. Further, plans with which all of it or parts of it move onto a card, and back.
+/// The demo model on the host. The plans move all of the model, or parts of it, onto a card and back.
 fn on_host(request: &Request) -> (Model, Vec<Plan>) {
     let layers = [7, 5, 3, 1, 0];
     let plans = layers.map(|layers| plan(&demo_path(), request, layers));
@@ -114,7 +114,7 @@ fn recurrent_and_windowed_models_go_on_too() {
             let model = load(&path, &request, 0);
             let all = model.placement().layers();
             let plans = [all, 1, 0].map(|layers| plan(&path, &request, layers));
-            // The text begins with one token, and each letter is another.
+            // The prompt has one token at its beginning, and one token for each letter.
             let generate = model.generate("a".repeat(90)).seed(1).temp(1.5).max_tokens(60);
             let expected = generate.clone().text().unwrap();
             assert!(!expected.is_ascii(), "{arch}: {expected:?}");
@@ -177,7 +177,7 @@ fn a_cache_of_another_layout_is_computed_again_and_reported() {
             assert!(replaced.saved > 0);
             text.push_str(&stream.next().unwrap().unwrap());
         }
-        // Nothing of the other cache is used. So the text is the same as without a re-placement, except for rounding
+        // No state of the earlier cache is used. So the text is the same as without a re-placement, except for rounding
         // with batches of another shape.
         text.extend(stream.by_ref().map(Result::unwrap));
         assert_eq!(text, expected);

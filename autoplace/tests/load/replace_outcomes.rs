@@ -16,7 +16,7 @@ fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))
 }
 
-/// A text. The model is re-placed while it is generated, and it is compared with the text of a model that is not
+/// A text that is generated while the model is re-placed. It is compared with the text of a model that is not
 /// re-placed.
 struct Text {
     stream: TokenStream,

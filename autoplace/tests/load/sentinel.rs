@@ -91,7 +91,7 @@ impl Source for Scripted {
     }
 }
 
-/// A source of samples. It counts them, and it counts those among them that include programs.
+/// A source that counts its samples, and those of its samples that include programs.
 struct Counted(ModelSource, Arc<Mutex<[u64; 2]>>);
 
 impl Source for Counted {
@@ -169,7 +169,7 @@ fn a_plan_says_what_must_stay_free() {
     assert_eq!((device.needed, device.notable), (headroom.growth, headroom.margin));
     assert_eq!(device.room, None, "all of it is on the GPU");
     assert!(headroom.growth > 0 && !device.spills);
-    // Under WSL, Windows may move memory without a message. As much as that must stay free.
+    // Under WSL, Windows may move memory without a message. So the headroom for WSL must stay free.
     let mut machine = load::detect().unwrap();
     machine.wsl = true;
     let said = watched(&planned().machine(machine).load().unwrap());

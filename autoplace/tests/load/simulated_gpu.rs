@@ -17,8 +17,8 @@ use test_support::synthetic::{Dims, Sketch};
 #[test]
 fn a_load_fits_any_free_memory_and_one_more_layer_would_not() {
     own_process!();
-    // Only whole layers are placed here. If parts of layers may be on the host, then with more memory there may be
-    // fewer layers and a faster plan.
+    // Only whole layers are placed here. If parts of layers may be on the host, a plan for more memory may be faster
+    // although it has fewer layers on the card.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::None);
     let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
     fits_whatever_is_free((0..16).map(|n| n * mib(1)), whole, |model, _| {
@@ -58,7 +58,7 @@ fn a_card_and_the_host_are_measured_except_for_known_rates() {
         reported.push((progress.done, progress.total));
     })
     .unwrap();
-    // For the host, there is one case less, because there is no link to it.
+    // For the host, there is one case fewer, because there is no link to it.
     let total = 2 * cases.len() - 1;
     let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
     assert_eq!(reported, expected);

@@ -77,7 +77,7 @@ fn a_draft_is_loaded_as_it_is_stated() {
         assert!(drafted.statistics().accepted_tokens > 0);
         model.placement().companions[0].clone()
     };
-    // The request names that card which the plan would not choose for the draft model.
+    // The request names the card that the plan would not choose for the draft model.
     let own = text(with_draft()).device.unwrap();
     let other = if own == "SIM0" { "SIM1" } else { "SIM0" };
     assert_eq!(text(with_draft().draft_device(other)).device.as_deref(), Some(other));

@@ -11,8 +11,8 @@ use autoplace::{Image, Isolation, Model, memory};
 use crate::eyes::{picture, seeing_by};
 use crate::text_support::{Completion, SEED, complete, request, sampled, worker};
 
-/// Families in which rows have the order of their tokens, in which the rows of a picture see each other, and in which
-/// positions have several axes (three kinds).
+/// Five kinds of families: the rows have the order of their tokens, the rows of a picture see each other, or positions
+/// have several axes (three kinds).
 const FAMILIES: [&str; 5] = ["Small LLaVA", "Small Gemma 3", "Small Qwen2-VL", "Small Qwen2.5-VL", "Small Qwen3-VL"];
 
 const BEFORE: &str = "In the beginning God created the heaven and the earth. And God said, Let there be light: and \

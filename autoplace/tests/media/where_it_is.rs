@@ -63,7 +63,7 @@ fn a_projector_lies_on_the_card_as_planned_and_nothing_of_it_stays() {
 }
 
 /// Loads the model with a projector of this family on the host or on the card, and computes the largest picture that is
-/// allowed. Compares the plan with what llama.cpp counts, and that with what the card counts.
+/// allowed. Compares the plan with llama.cpp's count, and llama.cpp's count with the card's.
 fn takes_what_was_planned(files: &(PathBuf, PathBuf), family: &str, card: &SimGpu, layers: u32, flash: FlashAttention) {
     let mut request = request(1024, 1, false).n_gpu_layers(GpuLayers::Exactly(layers));
     request.params.flash_attn = flash;
@@ -99,7 +99,7 @@ fn projectors_take_to_the_byte_what_was_planned_in_52_loads() {
     own_process!();
     let card = card(4 << 30);
     let mut loads = 0;
-    // All families but one: two are nearly the same.
+    // One family is left out, because it is nearly the same as another family.
     let families = ALL_FAMILIES.into_iter().filter(|family| *family != "Small Qwen2-VL");
     for family in families.chain(["Small Ultravox"]) {
         let folder = tempfile::tempdir().unwrap();

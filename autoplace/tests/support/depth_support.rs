@@ -1,5 +1,5 @@
-//! Plans with two placements, which cross at a depth that the tests choose. Tests use them whose models follow the
-//! depth.
+//! Plans with two placements, which cross at a depth that the tests choose. The tests in which models follow the depth
+//! use these plans.
 
 use std::path::Path;
 

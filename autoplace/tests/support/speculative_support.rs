@@ -19,8 +19,8 @@ pub(crate) fn exact(architecture: &str, folder: &Path) -> PathBuf {
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
 
-/// A request that leaves room for `draft_max` draft tokens. Some operations are rounded in another way for many tokens
-/// than for one, such as the CPU's fused attention and 16-bit values. The request avoids them.
+/// A request that leaves room for `draft_max` draft tokens. Some operations, such as the CPU's fused attention and
+/// operations on 16-bit values, are rounded in another way for many tokens than for one. The request avoids them.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
     let mut request = Request::new().n_ctx(n_ctx).n_seq_max(n_seq_max).draft_max(draft_max);
     request.params.flash_attn = FlashAttention::Off;

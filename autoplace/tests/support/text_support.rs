@@ -35,9 +35,9 @@ pub(crate) const PROMPTS: [&str; 8] = [
 ];
 
 /// A request for a context in which the demo model computes the same bits, whatever the shape of the batch. This is
-/// true even on CPUs without AVX-512. It is true for products with 8-bit weights, and for fused attention of up to 63
-/// tokens. In plain attention, values are added in another order for one token than for several. When a result is later
-/// rounded to 8 bits, it may then be one step higher or lower.
+/// true even on CPUs without AVX-512. Products with 8-bit weights have this property, and so has fused attention of up
+/// to 63 tokens. In plain attention, values are added in another order for one token than for several. When a result is
+/// later rounded to 8 bits, it may then be one step higher or lower.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
     let context = plan::Context::Tokens(n_ctx);
     let mut request = Request::new().n_seq_max(n_seq_max).context(context).n_ubatch(32);
@@ -207,8 +207,8 @@ pub(crate) fn status(key: &str) -> Option<u64> {
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// The resident memory and the data of this process in KiB, and how many files are open and threads run in it, if the
-/// system reports that.
+/// The resident memory and the data of this process in KiB, and its numbers of open files and of threads, if the system
+/// reports them.
 pub(crate) fn held() -> Option<[u64; 4]> {
     let files = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
     Some([status("VmRSS")?, status("VmData")?, files, status("Threads")?])
@@ -254,8 +254,8 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
 /// The seed for texts of models with random weights.
 pub(crate) const SEED: u32 = 1;
 
-/// The text that llama.cpp itself generates with such a model after these tokens. The sampling is the same as for our
-/// texts. With it, one token is not repeated forever.
+/// The text that llama.cpp itself generates with a model of random weights after these tokens. The sampling is the same
+/// as for our texts, so that one token is not repeated forever.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let raw = Raw::with(native, plain((prompt.len() + n + 8) as u32, llama_sys::KvType::F32));

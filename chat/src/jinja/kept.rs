@@ -30,7 +30,7 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
         if !matches!(value.kind(), ValueKind::Map | ValueKind::Plain) || is_dict(&value) {
             return kept(state, value);
         }
-        // This is refused, because otherwise a namespace could contain itself.
+        // Objects such as namespaces are refused. Otherwise a namespace could contain itself.
         Err(no_data(&value))
     });
     let end = Instant::now() + Duration::from_secs(limits.seconds);

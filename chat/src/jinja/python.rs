@@ -175,7 +175,7 @@ pub(super) fn case_fold(text: &str) -> String {
         'ı' => "ı".to_owned(),
         // Cherokee letters are folded to capitals, because at first Unicode had only the capitals.
         '\u{13a0}'..='\u{13fd}' | '\u{ab70}'..='\u{abbf}' => c.to_uppercase().collect(),
-        // For some capitals, there is no small letter of which they are the upper case.
+        // Some capitals are not the upper case of any small letter.
         c if c.is_uppercase() && c.to_uppercase().eq([c]) => c.to_lowercase().collect(),
         c => c.to_uppercase().flat_map(char::to_lowercase).collect(),
     });

@@ -58,7 +58,7 @@ pub(super) enum Body {
 /// Maximum bytes of a call's name, together with the white space before it.
 const MAX_NAME: usize = 256;
 
-/// The keys with which a call may begin that has no mark.
+/// The keys with which a call without a mark may begin.
 const FIRST_KEYS: &[&str] = &["\"name\"", "\"type\"", "\"function\"", "\"parameters\""];
 
 impl Body {
@@ -71,7 +71,7 @@ impl Body {
         }
     }
 
-    /// Whether `text` begins as this body would. `None` if the text is too short for an answer.
+    /// Whether `text` begins as this body would. `None` if the text is too short to decide.
     pub(super) fn begins(&self, text: &str) -> Option<bool> {
         if let Self::Arguments | Self::Code = self {
             return Some(true);
@@ -124,7 +124,7 @@ impl Body {
             Self::Named(head) => head.call(text, tools).map(|call| vec![call]),
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
-            // If a prompt asks for that, LFM2 writes JSON at this place.
+            // LFM2 writes JSON at this place if a prompt asks for JSON.
             Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => json::calls(text),
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),

@@ -19,8 +19,7 @@ pub struct ReplyFormat {
     tool_calls: Option<ToolCallFormat>,
     /// Marks that stand around the answer itself.
     pub(super) frames: Vec<&'static str>,
-    /// Whether a constraint forces the model to answer with a call. Then the answer begins with the beginning of the
-    /// call.
+    /// Whether a constraint forces the model to answer with a call. If so, the answer begins with the call.
     pub(super) forced_call: bool,
 }
 

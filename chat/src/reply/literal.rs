@@ -29,7 +29,7 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
         text = list.ok_or_else(|| CallError::unexpected("]", ""))?;
     }
     each(text, ",;", |reader, calls| {
-        // For a tool that it knows from its training, Llama calls the method `call`.
+        // If Llama calls a tool that it knows from its training, it writes the method `call` after the tool's name.
         let name = reader.until("(")?;
         let name = name.strip_suffix(".call").unwrap_or(name);
         let arguments = reader.object("=", ")", Quotes::Python, DEPTH)?;

@@ -47,7 +47,8 @@ pub(super) const QWEN3_CODER: Tags = Tags {
     lines: true,
 };
 
-/// [`QWEN3_CODER`] as it continues after `<function=`, for answers that lack the mark before it.
+/// [`QWEN3_CODER`] after `<function=`. It is for answers without the mark `<tool_call>`: there, `<function=` is the
+/// opening mark.
 pub(super) const QWEN3_CODER_BARE: Tags = Tags { call: ["", ">", "</function>"], ..QWEN3_CODER };
 
 /// The tags that follow `<function name="`.
@@ -129,7 +130,7 @@ impl Tags {
         [self.value[1], self.call[2]].iter().any(|close| !close.is_empty() && reader.next_is(close))
     }
 
-    /// `text` begins with a value. Returns where this value ends. If a tag inside a value is closed inside it, both
+    /// `text` begins with a value. Returns where this value ends. If a tag opens and closes inside a value, both tags
     /// belong to the value. If the closing tag is missing, the value ends before the next argument, or with the call.
     fn value_end(&self, text: &str, is_argument: impl Fn(&str) -> bool) -> usize {
         let ([key, key_end], close, [_, value_end]) = (self.key, self.call[2], self.value);
@@ -225,7 +226,7 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
 #[derive(Clone, Copy)]
 struct Enclosing<'a> {
     schema: Option<Schema<'a>>,
-    /// The tag of the value that it contains.
+    /// The tag of the inner value.
     tag: &'a str,
 }
 

@@ -72,7 +72,7 @@ pub enum WrittenBody {
 pub enum Piece {
     /// This text.
     Text(&'static str),
-    /// A number of the call.
+    /// The number of the call, such as 0.
     Number,
     /// An id that consists of letters and digits.
     Id,

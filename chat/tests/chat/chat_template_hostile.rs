@@ -175,7 +175,7 @@ fn a_source_nests_as_deep_as_fits_the_stack_and_no_deeper() {
     for line in under("how often a source may open, and close again, what is between « and »") {
         let (deepest, shape) = line.split_once(' ').expect(line);
         let parts: Vec<&str> = shape.split(['«', '»']).collect();
-        // Every second part of it is repeated.
+        // Every second part of the shape is repeated.
         let source = |times: usize| {
             let repeated = parts.iter().enumerate().map(|(at, part)| part.repeat(if at % 2 == 1 { times } else { 1 }));
             repeated.collect::<String>()

@@ -183,8 +183,8 @@ struct HostParts {
     dense_of: u32,
 }
 
-/// A plan's overrides as these flags, which people can read more easily than patterns. `None` if one of the overrides
-/// can only be expressed with `-ot`.
+/// A plan's overrides as the flags of [`HostParts`], which people can read more easily than patterns. `None` if one of
+/// the overrides can only be expressed with `-ot`.
 fn host_parts(plan: &Plan) -> Option<HostParts> {
     /// The planner's own pattern for all dense parts of a block.
     const DENSE_STEMS: &str = r"\.(ffn_down|ffn_gate|ffn_up)\.";

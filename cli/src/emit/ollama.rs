@@ -19,8 +19,8 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     if path.is_empty() || path.contains(char::is_control) || path.trim() != path || path.starts_with('"') {
         return Err(format!("cannot be given the path {path:?}: a line of a Modelfile cannot hold it"));
     }
-    // A path without a folder could be the name of a model to Ollama. So `./` is put before it. `has_root` also covers
-    // `/m.gguf` on Windows, which is relative to a drive.
+    // Ollama could take a path without a folder for the name of a model. So `./` is put before it. `has_root` also
+    // covers `/m.gguf` on Windows, which is relative to a drive.
     let here = if !Path::new(path).has_root() && !path.starts_with('.') { "./" } else { "" };
     let one_size = format!(
         "Ollama has one size for both kinds of batches: it is the plan's n_ubatch, and n_batch is not {}",

@@ -234,7 +234,7 @@ impl Words {
     }
 }
 
-/// If the value is that of a switch, `on` or `off`. Any other value is returned unchanged.
+/// Replaces a switch's value by `on` or `off`. Any other value is returned unchanged.
 fn switched<'v>(row: &Row, value: &'v str) -> &'v str {
     match row.value {
         Value::Optional(_) if super::is_yes(value) && row.here_is_switch() => "on",

@@ -7,7 +7,7 @@ use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 
 use crate::terminal::columns;
 
-/// The cells of the table, row by row. The first row is the heading. The output formats only put other separators
+/// The cells of the table, row by row. The first row is the heading. The output formats differ only in the separators
 /// between the cells.
 pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let mut kinds: Vec<String> = Vec::new();

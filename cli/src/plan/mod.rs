@@ -313,7 +313,7 @@ struct Timed {
 }
 
 impl Timed {
-    /// Writes the model's skeleton. The time for this is included.
+    /// Writes the model's skeleton. The time for this counts as spent in the probe.
     fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
         let probe = args.adapters.probe(NativeProbe::new(header)?);

@@ -44,7 +44,7 @@ pub(super) struct LoadArgs {
     /// Threads to compute with [default: as many as the CPU has cores]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     threads: Option<u32>,
-    /// Threads for prompts [default: the same]
+    /// Threads for prompts [default: as --threads]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     threads_batch: Option<u32>,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use super::source::Wanted;
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Images and sound")]
 pub(super) struct ProjectorArgs {
-    /// The projector (mmproj) by which the model sees and hears, also of a hub: hf:OWNER/NAME[:QUANT][@REVISION]
+    /// The projector (mmproj) by which the model sees and hears, also from a hub: hf:OWNER/NAME[:QUANT][@REVISION]
     /// [default: a file mmproj*.gguf beside the model, or in its repository the best that fits]
     #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
     mmproj: Option<PathBuf>,

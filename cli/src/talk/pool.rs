@@ -100,7 +100,7 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         .requests(requests.min(MAX_REQUESTS))
         .page(pool_page::html);
     let server = args.access(server, key)?;
-    let ended = until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop));
+    let ended = until_stopped(listener, &stop, |listener, stop| server.serve(listener, stop));
     // This drops the last handle of the pool, and so the models are unloaded.
     drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());
     ended
@@ -125,7 +125,7 @@ impl Running {
         let read = self.sources.read(source::files_here).and_then(|models| {
             let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
             let count = models.len();
-            // The templates are set first, because the pool may load a model as soon as it knows it.
+            // The templates are set first, because the pool may load a model as soon as it knows the model.
             let before = self.templates.set(&models);
             self.pool.set_models(models, limits).inspect_err(|_| self.templates.put_back(before))?;
             Ok(count)

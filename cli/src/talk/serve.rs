@@ -24,7 +24,6 @@ use autoplace_openai::MediaHosts;
 use autoplace_openai::server::{HeaderValue, Server};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tokio::sync::Notify;
-use tokio::time::sleep;
 
 use super::load::LoadArgs;
 use super::page::Page;
@@ -117,7 +116,7 @@ pub(crate) struct ServeArgs {
     /// Runs each model in its own process, which is replaced if it dies
     #[arg(long)]
     isolated: bool,
-    /// Seconds without a sign of life after which such a process is replaced
+    /// Seconds without a sign of life after which a model's process is replaced
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(1..=86_400))]
     silent: u64,
     /// Seconds for a client to send a request's head, then its body; and for answers to end after Ctrl-C
@@ -186,13 +185,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some((name, reranker)) = reranking {
         server = server.reranker(name, reranker);
     }
-    until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop))
+    until_stopped(listener, &stop, |listener, stop| server.serve(listener, stop))
 }
 
-/// Listens until Ctrl-C. After that, waits at most this long for the running requests.
+/// Listens until Ctrl-C, and returns when the server has ended.
 pub(super) fn until_stopped<Ended: Future<Output = ()>>(
     listener: TcpListener,
-    timeout: Duration,
     stop: &Stop,
     serve: impl FnOnce(tokio::net::TcpListener, Pin<Box<dyn Future<Output = ()> + Send>>) -> Ended,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -202,16 +200,7 @@ pub(super) fn until_stopped<Ended: Future<Output = ()>>(
     tokio::runtime::Runtime::new()?.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         println!("listening on http://{}", listener.local_addr()?);
-        let ended = Arc::new(Notify::new());
-        let begins = Arc::clone(&ended);
-        let stop = Box::pin(async move {
-            stopped.notified().await;
-            begins.notify_one();
-        });
-        tokio::select! {
-            () = serve(listener, stop) => {}
-            () = async { ended.notified().await; sleep(timeout).await } => {}
-        }
+        serve(listener, Box::pin(async move { stopped.notified().await })).await;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -1,4 +1,4 @@
-"""Drives the example `serve` with OpenAI's own client: `client.py URL MODEL`. Whatever is not as the API has it is an exception."""
+"""Drives the example `serve` with OpenAI's own client: `client.py URL MODEL`. Any difference from the API raises an exception."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import openai
 url, model = sys.argv[1:]
 options = {"base_url": f"{url}/v1", "api_key": "none", "max_retries": 0, "timeout": 120}
 client = openai.OpenAI(**options)
-# The same computation for the same request, whatever the one before has left in the cache.
+# With these options, equal requests are computed in the same way, whatever earlier requests have left in the cache.
 alike = {"extra_body": {"cache_prompt": False}, "temperature": 0}
 said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "In the beginning"}]
 
@@ -36,7 +36,7 @@ def chat():
     assert streamed[-1].usage.completion_tokens == 16 and streamed[-1].choices == []
     assert [it.choices[0].finish_reason for it in streamed if it.choices][-1] == "length"
 
-    # What the client puts together of a stream is what it gets whole.
+    # The message that the client assembles from a stream equals the message of a whole answer.
     with client.chat.completions.stream(model=model, messages=said, stop=[text[-1]], **alike) as stream:
         together = stream.get_final_completion().choices[0]
     assert together.message.content == text[: text.index(text[-1])] and together.finish_reason == "stop"
@@ -110,7 +110,7 @@ def errors():
 
 
 async def many():
-    """50 requests at once: each gets its own answer, the one that it gets alone."""
+    """50 requests at once: each gets the answer that it gets alone."""
     alone = [
         client.completions.create(model=model, prompt=f"Chapter {it}", max_tokens=24, seed=it).choices[0].text
         for it in range(5)
@@ -133,7 +133,7 @@ async def many():
 
     answers = await asyncio.gather(*(ask(it) for it in range(50)))
     assert all(answers), "an answer is empty"
-    # Another shape of batch may round otherwise; most texts are the same all the same, and none is another prompt's.
+    # Batches of other sizes may round differently. Most texts are still equal, and no request gets another prompt's answer.
     same = sum(answers[it] == alone[it % 5] for it in range(50))
     assert same > 25, f"{same} of 50 are what they are alone"
 

@@ -38,7 +38,7 @@ fn command_lines_of_llama_cpp_answer_as_ours_do() {
     ] {
         assert_eq!(answer(&asked(&user, &[&begin[..], more].concat(), "")), ours, "{more:?}");
     }
-    // A command line for a GPU, on a machine on which `demo` finds none.
+    // A command line for a GPU. On a machine without one, the answer is the same.
     let layers = asked(&user, &[&begin[..], &["--temp", "0", "-ngl", "all"]].concat(), "");
     let beside = text(&layers.stderr);
     if beside.contains("no usable GPU found: --ngl is left out") {

@@ -109,7 +109,8 @@ fn refusals_have_the_form_of_the_api() {
         assert_eq!(error(server.post(CHAT, malformed)), plain(400), "{malformed}");
         assert_eq!(error(server.post(TEXT, malformed)), plain(400), "{malformed}");
     }
-    // The body is only a little larger than 16 MiB. If much of its input is not read, a client may not get the answer.
+    // The body is only a little larger than 16 MiB. If the server leaves much of a body unread, the client may not get
+    // the answer.
     let oversized = format!("{{\"prompt\": \"{}\"}}", "a".repeat(16 << 20));
     assert_eq!(error(server.post(TEXT, &oversized)), plain(413));
     let long = json!({"prompt": "word ".repeat(200_000)}).to_string();

@@ -136,8 +136,8 @@ impl Environment {
         self.folder("LLAMA_CACHE").or_else(|| Some(base()?.join("llama.cpp")))
     }
 
-    /// Ollama's stores: `OLLAMA_MODELS`, or a folder in the user's home (envconfig/config.go, `Models`). Further, the
-    /// store of Ollama's service, which runs as a user of its own (scripts/install.sh).
+    /// Ollama's stores: `OLLAMA_MODELS`, or a folder in the user's home (envconfig/config.go, `Models`). Also the store
+    /// of Ollama's service, which runs as a user of its own (scripts/install.sh).
     fn ollama(&self) -> impl Iterator<Item = PathBuf> {
         let own = self.folder("OLLAMA_MODELS").or_else(|| self.in_home(".ollama/models"));
         let has_service = self.is_process && System::HERE == System::Linux;

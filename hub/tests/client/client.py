@@ -1,4 +1,4 @@
-"""Hugging Face's own client beside ours: `client.py fetch|find|prune|hold|tls ...`, on the endpoint and the cache of its environment."""
+"""Runs Hugging Face's own client, for comparison with ours: `client.py fetch|find|prune|hold|tls ...`. The environment names the endpoint and the cache."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ CACHE = os.environ["HF_HUB_CACHE"]
 
 
 def fetch(*files):
-    """Each file, and then the whole repository: their paths."""
+    """Fetches each file, and then the whole repository. Prints their paths."""
     for file in files:
         print(huggingface_hub.hf_hub_download(REPOSITORY, file))
     print(huggingface_hub.snapshot_download(REPOSITORY))
 
 
 def find(commit, *files):
-    """The same without a request, in a cache that holds nothing else: their paths."""
+    """As `fetch`, but without a request, in a cache that contains nothing else. Prints the paths."""
     for file in files:
         print(huggingface_hub.hf_hub_download(REPOSITORY, file, local_files_only=True))
     print(huggingface_hub.snapshot_download(REPOSITORY, local_files_only=True))
@@ -39,7 +39,7 @@ def find(commit, *files):
 
 
 def prune():
-    """What `hf cache prune` removes of the cache's downloads that have not ended: their names."""
+    """Removes the unfinished downloads that `hf cache prune` removes from the cache. Prints their names."""
     for file in sorted(huggingface_hub.scan_cache_dir().incomplete_files, key=lambda it: it.file_path):
         print(file.file_path.name)
         file.file_path.unlink()
@@ -55,14 +55,14 @@ def hold(etag):
 
 
 def tls(port):
-    """The server at this port over https, until a line comes: our port, and the file of an authority that nobody knows."""
+    """Serves the server at this port over https, until a line comes. Prints our port, and the file of an unknown authority."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(plain):
-        with contextlib.suppress(OSError):  # Who does not believe us goes.
+        with contextlib.suppress(OSError):  # A client that does not trust our certificate leaves.
             with context.wrap_socket(plain, server_side=True) as client:
                 with socket.create_connection(("127.0.0.1", int(port))) as server, client.makefile("rb") as lines:
                     for line in lines:

@@ -152,8 +152,8 @@ fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
         .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text must not contain a NUL byte"))
 }
 
-/// The number of tokens from which on a GPU computes with weights on the host: ggml-cuda.cu, `ggml_backend_cuda_reg`.
-/// It is the same in Vulkan and Metal.
+/// A GPU computes with weights on the host if there are at least this many tokens (ggml-cuda.cu,
+/// `ggml_backend_cuda_reg`). It is the same in Vulkan and Metal.
 fn offload_from() -> i64 {
     std::env::var("GGML_OP_OFFLOAD_MIN_BATCH").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(32)
 }

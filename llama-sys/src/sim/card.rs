@@ -18,7 +18,7 @@ pub(super) struct Settings {
     pub(super) rules: Rules,
     pub(super) asynchronous: bool,
     pub(super) flash_attention: bool,
-    /// The number of tokens from which on the card computes with weights on the host.
+    /// The card computes with weights on the host if there are at least this many tokens.
     pub(super) offload_from: i64,
     /// Bytes that the first computation takes in addition to the buffers.
     pub(super) growth: u64,

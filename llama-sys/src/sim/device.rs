@@ -54,8 +54,8 @@ unsafe extern "C" fn get_device(reg: raw::ggml_backend_reg_t, index: usize) -> r
     })
 }
 
-/// Looks up functions of a backend that are not part of ggml's interface. llama.cpp asks for several, but here only the
-/// one makes sense that sets the number of threads (llama-context.cpp, the constructor).
+/// Looks up functions of a backend that are not part of ggml's interface. llama.cpp asks for several such functions.
+/// The only one that makes sense here sets the number of threads (llama-context.cpp, the constructor).
 unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_char) -> *mut c_void {
     guarded(ptr::null_mut(), || {
         // SAFETY: every caller in llama.cpp passes a NUL-terminated name.
@@ -174,8 +174,8 @@ unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::g
     guarded(false, || unsafe { of_device(device) }.owns(buft))
 }
 
-/// Whether the card computes an operation although the weight lies on the host. It does so for 32 tokens and more, as
-/// in `ggml_backend_cuda_device_offload_op` and `ggml_backend_vk_device_offload_op`.
+/// Whether the card computes an operation although the weight lies on the host. It does if there are at least 32
+/// tokens, as in `ggml_backend_cuda_device_offload_op` and `ggml_backend_vk_device_offload_op`.
 /// `ggml_backend_metal_device_offload_op` does the same, but only for products.
 unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {

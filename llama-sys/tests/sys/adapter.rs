@@ -177,7 +177,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     context.set_control_vector(&vector, 1..=99).unwrap();
     let changed = logits(&mut context);
     assert!(furthest(&changed, &plain) > 0.0);
-    // With another range of layers, other layers change, and also with data for only the first layer.
+    // A smaller range of layers, or data for only the first layer, changes the logits in another way.
     context.set_control_vector(&vector, 2..=3).unwrap();
     let within = logits(&mut context);
     let short = &vector[..width];

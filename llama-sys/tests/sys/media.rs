@@ -29,7 +29,7 @@ fn on(device: Option<Device>) -> ProjectorParams {
     }
 }
 
-/// The pixels of an image of this size. With another seed they are others.
+/// The pixels of an image of this size. Another seed gives other pixels.
 fn pixels(width: u32, height: u32, seed: u32) -> Vec<u8> {
     (0..width * height * 3).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 13) as u8).collect()
 }

@@ -230,7 +230,7 @@ fn sampling_parameters_out_of_range_are_refused() {
     for breaker in ["", &"-".repeat(41), "a\0b"] {
         cases.push((dry(0.8, 1.75, 2, 64, breaker), "dry_sequence_breaker"));
     }
-    // llama.cpp would ignore the last breaker. If a text is repeated, it counts only once.
+    // llama.cpp would ignore the last breaker. A breaker that occurs twice counts only once.
     let breakers: Vec<String> = (0..=64).map(|number| format!("<{number}>")).collect();
     cases.push((chain().dry(0.8, 1.75, 2, 64, &breakers), "dry_sequence_breaker"));
     let allowed = [&breakers[..64], &breakers[..64]].concat();

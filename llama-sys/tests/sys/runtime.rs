@@ -89,7 +89,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     }
     let set = copy(&folder, "whole");
     assert_eq!(open_from(&set.folder).unwrap().set, set);
-    // The two lists have another order.
+    // The two lists have different orders.
     let (mut names, mut built) = (Backend::init().unwrap().names(), build_info().backends.clone());
     names.sort();
     built.sort();

@@ -99,7 +99,7 @@ fn llama_cpp_runs_without_fused_attention_on_a_card_that_lacks_it() {
     let gpu = gpu.register().unwrap();
     let (text, automatic) = unfused(-1, &[&gpu], FlashAttention::Auto);
     assert_eq!(text, expected);
-    // Without fused attention, the graph is another one, and it needs other memory.
+    // Without fused attention, the graph has other operations and needs a different amount of memory.
     let able = card(256 * MIB);
     let (_, fused) = unfused(-1, &[&able], FlashAttention::Auto);
     assert_ne!(automatic, fused);
@@ -140,7 +140,7 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
     let cpu = (backend.devices().into_iter()).find(|device| device.kind() == DeviceKind::Cpu);
     for device in [gpu.device(), cpu.unwrap()] {
         let mut bench = Bench::new(&device, 2, true).unwrap();
-        // Q4_0 is among them, which the CPU rearranges, and IQ2_XS, for which there is no quick quantisation.
+        // Among them are Q4_0, which the CPU rearranges, and IQ2_XS, for which there is no quick quantisation.
         for name in "f32 f16 bf16 q8_0 q4_0 q4_K iq2_xs mxfp4".split(' ') {
             for operation in operations(name) {
                 let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();

@@ -47,7 +47,7 @@ static SOUNDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     vec![wav.pcm8(), wav.pcm16(), wav.pcm24(), wav.float(), flac.encoded(), MP3.to_vec(), OGG.to_vec()]
 });
 
-/// One damage to a file: some bytes are replaced, in the first tenth of the file or anywhere.
+/// One fault of a file: some bytes are replaced, in the first tenth of the file or anywhere.
 type Damage = (Index, bool, (usize, Vec<u8>));
 
 fn apply((at, is_early, (gone, put)): &Damage, bytes: &mut Vec<u8>) {
@@ -77,7 +77,7 @@ const PIXELS: u64 = 1 << 16;
 const SECONDS: u32 = 2;
 
 /// Limits for the work on one file: the bytes of all allocations together, and the number of allocations. They are
-/// checked because time cannot be. Files that are decoded here have at most 10 KiB.
+/// checked in place of the time, which a test cannot check. Files that are decoded here have at most 10 KiB.
 const WORK: u64 = 2 * MEMORY;
 const ALLOCATIONS: usize = 20_000;
 

@@ -66,8 +66,7 @@ proptest! {
         prop_assert_eq!(resampled.samples().len() as u64, frames.div_ceil(from.into()));
         let found = amplitude(resampled.samples(), to, hertz);
         prop_assert!((found - 0.5).abs() < 0.02, "{} of {} Hz", found, hertz);
-        // In the middle, the result is the same as the same sine, sampled at the new rate. It is shifted by less than a
-        // sample.
+        // In the middle, the result is the same sine, sampled at the new rate and shifted by less than a sample.
         let expected = sine(to, hertz, 0.25);
         let middle = expected.len() / 4..expected.len() * 3 / 4;
         let worst = middle.map(|at| (resampled.samples()[at] - expected[at]).abs()).fold(0.0, f32::max);

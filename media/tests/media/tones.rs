@@ -4,8 +4,8 @@ use std::f64::consts::TAU;
 
 use crate::pictures::riff;
 
-/// 0.3 seconds of 440 Hz at half of the maximum amplitude, in two channels at 22,050 Hz. They were made by lame 3.100
-/// and oggenc 1.4.2.
+/// 0.3 seconds of 440 Hz at half of the maximum amplitude, in two channels at 22,050 Hz. The files were made by lame
+/// 3.100 and oggenc 1.4.2.
 pub(crate) const MP3: &[u8] = include_bytes!("tone.mp3");
 pub(crate) const OGG: &[u8] = include_bytes!("tone.ogg");
 

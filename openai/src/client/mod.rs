@@ -190,8 +190,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// The errors of [`models`](Self::models) if no model was named. Then also [`Error::WhichModel`], unless the server
-    /// has exactly one model.
+    /// If no model was named: the errors of [`models`](Self::models), and [`Error::WhichModel`] unless the server has
+    /// exactly one model.
     pub fn chat(&self) -> Result<Chat, Error> {
         self.name()?;
         Ok(Chat::new(self.generate("")))

@@ -40,7 +40,7 @@ pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) 
     let text = |text: &str| (!text.is_empty()).then(|| json!({"type": of_text, "text": text}));
     let (mut parts, mut from) = (Vec::new(), 0);
     for attached in &message.media {
-        // The position may lie outside the text if the application has edited it.
+        // If the application has edited the text, the position may lie outside of the text.
         let mut at = attached.at.clamp(from, message.content.len());
         while !message.content.is_char_boundary(at) {
             at += 1;

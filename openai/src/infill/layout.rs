@@ -17,11 +17,11 @@ const REPOSITORY: &str = "myproject\n";
 const FILE: &str = "filename\n";
 /// The mark that llama-server puts between files if the vocabulary has no token for that.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
-/// The beginning of the prefix may be cut off. The cut is at a multiple of the room divided by this number. So while
-/// the text before the cursor grows, most prompts begin with the same tokens, and the cache already contains these.
+/// The beginning of the prefix may be cut off, in steps: each step is the room for the prefix divided by this number.
+/// So while the text before the cursor grows, most prompts begin with the same tokens, which the cache already has.
 const CUTS: usize = 8;
 
-/// The tokens before the three parts of the prompt.
+/// The vocabulary's tokens that mark the parts of the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marks {
     pre: Token,
@@ -144,7 +144,7 @@ fn files(
     Ok((head.into_iter().chain(kept.into_iter().rev().flatten()).chain(own).collect(), left_out))
 }
 
-/// The end of a text. It is so short that it has at most about this many tokens. The text is cut only at a few places.
+/// The end of a text, with at most about this many tokens. The text is cut only at multiples of a step (see [`CUTS`]).
 fn end(text: &str, tokens: usize) -> &str {
     let most = beginning(text, tokens).len();
     let step = (most / CUTS).max(1);

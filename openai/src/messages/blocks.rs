@@ -61,8 +61,8 @@ struct Source<'a> {
     url: Option<Cow<'a, str>>,
 }
 
-/// The texts of a content that may contain nothing but text. Such a content is that of `system`, of a tool's result, or
-/// of a document.
+/// The texts of a content that may contain nothing but text: the content of `system`, of a tool's result, or of a
+/// document.
 pub(super) fn texts<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Cow<'a, str>>, ApiError> {
     if reading::is_text(content) {
         return Ok(vec![reading::text(content, place)?]);

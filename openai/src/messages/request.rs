@@ -141,7 +141,8 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     };
     stamps::leave_out_headers(&mut system);
-    // If the assistant spoke last, the model would take these lines for its own words.
+    // The stamps go to the end of the last message. If that message were the assistant's, the model would take them for
+    // its own words.
     let stamps = if last.role == "user" { stamps::take(&mut system) } else { Vec::new() };
     if !system.is_empty() {
         writer.message(ChatMessage::new("system", joined(system)), || "system".to_owned());
@@ -167,7 +168,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         writer.set("continue_final_message", "messages", true);
     }
     if let (Some(last), false) = (writer.last_mut(), stamps.is_empty()) {
-        // These lines come last. So the next request can repeat everything before them.
+        // The stamps come last, so the next request can repeat everything before them.
         last.append(&format!("\n{}", stamps.join("\n")));
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! Lines of a system prompt that are different in each request. With them, the cached prompt could not be used.
+//! Lines of a system prompt that are different in each request. Because of such lines, the cached prompt could not be
+//! used.
 //!
 //! The cache reuses a prompt only up to the first token that differs. Coding agents begin the system prompt with such
 //! lines: Claude Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, with

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MAX_RESPONSES: usize = 1024;
 const MAX_STORE_BYTES: usize = 32 << 20;
 
-/// If an error contains an id, maximum number of its characters.
+/// Maximum number of characters of an id in an error.
 const MAX_ID_CHARS: usize = 200;
 
 /// A stored response, with the data that the next request needs.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::Write;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,9 +39,11 @@ pub(super) struct Connection {
     closes: Notify,
 }
 
-/// Accepts connections until `stop`, then lets requests finish. If there are more than `most` connections, the oldest
-/// one without a running answer is closed. So silent clients cannot block others. If all connections have running
-/// answers, a new one is refused.
+/// Accepts connections until `stop`, then lets running answers finish for at most `timeout`. Then the remaining
+/// connections are closed, which cancels their texts.
+///
+/// If there are more than `most` connections, the oldest one without a running answer is closed. So silent clients
+/// cannot block others. If all connections have running answers, a new one is refused.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -99,7 +102,14 @@ pub(super) async fn serve(
         });
     }
     drop(listener);
-    shutdown.shutdown().await;
+    if tokio::time::timeout(timeout, shutdown.shutdown()).await.is_ok() {
+        return;
+    }
+    let open = mem::take(&mut *open.lock().unwrap_or_else(PoisonError::into_inner));
+    log(&format!("{timeout:?} after the stop, answers still run; open connections, which are closed: {}", open.len()));
+    for connection in open {
+        connection.closes.notify_one();
+    }
 }
 
 async fn answer(

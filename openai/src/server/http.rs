@@ -21,7 +21,7 @@ use crate::{ApiError, Completion};
 
 /// Maximum bytes of a request; some millions of tokens fit.
 const MAX_BODY_BYTES: usize = 16 << 20;
-/// Maximum bytes of all requests together that are not answered yet.
+/// Maximum bytes of all unanswered requests together.
 static BODIES: Semaphore = Semaphore::const_new(64 << 20);
 /// Maximum number of requests that are parsed at once. Parsing needs several times as much memory as the request.
 static READERS: Semaphore = Semaphore::const_new(4);

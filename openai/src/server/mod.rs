@@ -106,7 +106,8 @@ impl Server {
         self
     }
 
-    /// Accepts requests until `stop` is ready, then lets running answers finish.
+    /// Accepts requests until `stop` is ready. Then it waits for running answers, at most as long as the
+    /// [time limit](Self::timeout), and closes the connections of the rest.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let OneModel { api, embedding, reranking, page } = self.served;
         let most = api.engine.capacity() + MORE_CONNECTIONS;
@@ -152,8 +153,8 @@ impl<Served> Server<Served> {
         self
     }
 
-    /// Sets a time limit. It applies to a client that sends a request's head, then to its body, and after the stop to
-    /// the answers that are still running.
+    /// Sets a time limit for three waits: for the head of a request, for its body, and after the stop for the answers
+    /// that are still running. The default is 30 seconds.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

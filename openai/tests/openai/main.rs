@@ -13,6 +13,7 @@ mod pooled;
 mod responses;
 mod responses_client;
 mod server;
+mod stop;
 mod surfaces;
 mod tool_choice;
 mod tools;

@@ -96,7 +96,7 @@ fn the_three_apis_show_the_same_picture_in_the_same_prompt() {
     let counted = |usage: &Value| usage.as_u64().unwrap();
     let tokens = counted(&of_chat["usage"]["prompt_tokens"]);
     assert_eq!(counted(&of_responses["usage"]["input_tokens"]), tokens);
-    // The rows of the picture are counted as prompt tokens.
+    // The picture's tokens are counted as prompt tokens.
     let without = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "What is\nthis?"}]});
     let without = chat(api, &without).unwrap();
     assert!(tokens > counted(&without["usage"]["prompt_tokens"]), "{tokens}");

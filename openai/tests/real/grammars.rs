@@ -99,7 +99,8 @@ fn first_refused(native: &llama_sys::Model, grammar: &str, text: &[i32], is_whol
             None if is_whole => ends.as_slice(),
             None => return Ok(None),
         };
-        // The grammar looks at these tokens only: at all of them it would take a minute for each text.
+        // Only these tokens are checked against the grammar. To check the whole vocabulary would take a minute for each
+        // text.
         let mut mask = vec![0_u32; logits.len().div_ceil(32)];
         asked.iter().for_each(|token| mask[*token as usize / 32] |= 1 << (token % 32));
         candidates.set(&logits, Some(&mask));

@@ -2,16 +2,16 @@
 //! perplexity, forced calls, schemas, speed, and predicted speed.
 //!
 //! In: model files, and llama.cpp's own programs from the same source, which `cargo xtask real` fetches and compiles.
-//! Out: a table, and a failure if a column differs. Without these programs (the step `real` of `cargo xtask test`),
-//! fewer texts are generated. They are compared with libllama's own API, and renderings are compared with recorded
-//! ones.
+//! Out: a table, and a failure if any comparison finds a difference. Without these programs (the step `real` of `cargo
+//! xtask test`), fewer texts are generated. They are compared with libllama's own API, and renderings are compared with
+//! recorded ones.
 //!
 //! | variable | |
 //! |---|---|
 //! | `AUTOPLACE_REAL_MODELS` | model files, separated as in `PATH`; without it nothing is checked |
 //! | `AUTOPLACE_REAL_TOOLS` | the folder with llama.cpp's own programs |
 //! | `AUTOPLACE_REAL_PYTHON` | a Python that has transformers |
-//! | `AUTOPLACE_REAL_GRAMMARS` | llama.cpp's folder `grammars`; without it no text is held to them |
+//! | `AUTOPLACE_REAL_GRAMMARS` | llama.cpp's folder `grammars`; without it, no text is checked against grammars |
 //! | `AUTOPLACE_REAL_CHECKS` | names of checks, separated by spaces; without it all run |
 //! | `AUTOPLACE_REAL_REPORT` | a file that the table is written to |
 

@@ -21,9 +21,8 @@ impl Random {
     }
 }
 
-/// The texts use blocks of 128 characters; these are the first code points of the blocks. In the text planes all blocks
-/// are used, but only some of those with ideographs and Hangul syllables. Of each other plane only the last blocks are
-/// used.
+/// The first code point of each block of 128 characters that the texts use. Of ideographs and Hangul syllables, every
+/// eighth block is used. Of planes 14 to 16, only the first and the last blocks are used.
 fn blocks() -> Vec<u32> {
     let scripts = [0..0x3400, 0xA000..0xAC00, 0xE000..0x1_7000, 0x1_8B00..0x2_0000];
     let ideographs = [0x3400..0xA000, 0xAC00..0xD800, 0x1_7000..0x1_8B00, 0x2_0000..0x3_2400];

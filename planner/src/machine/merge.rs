@@ -7,8 +7,8 @@
 //!   llama.cpp (src/llama.cpp, `llama_prepare_model_devices`).
 //! - `total` is ggml's. NVML includes bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and counts the
 //!   whole card even if ggml's device is only a MIG slice of it.
-//! - `free` is the smaller of both. CUDA's value is read while its context (107 to 555 MiB) is open; NVML's value
-//!   covers every process.
+//! - `free` is the smaller of ggml's and NVML's values. CUDA's value is read while its context (107 to 555 MiB) is
+//!   open; NVML's value covers every process.
 //! - `free` above `total` becomes `total`, and a wrapped negative number becomes 0: Vulkan subtracts its use from its
 //!   budget without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed its heap
 //!   (#29277).
@@ -72,7 +72,7 @@ pub enum GgmlKind {
 }
 
 impl GgmlDevice {
-    /// A device of a backend, whose memory is not set yet. Until a description is set, it is the name.
+    /// A device of a backend, whose memory is not set yet. Until a description is set, the name serves as description.
     pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
         let name = name.into();
         Self { description: name.clone(), name, backend: backend.into(), kind, device_id: None, total: 0, free: 0 }

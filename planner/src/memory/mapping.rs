@@ -62,7 +62,7 @@ impl FileFacts {
 }
 
 impl NotMapped {
-    /// The reason against mapping the file that holds for all GPUs.
+    /// The reason against mapping the file, whatever the GPUs are.
     pub fn check_file(file: FileFacts) -> Option<Self> {
         let FileFacts { alignment, .. } = file;
         (alignment < TENSOR_ALIGNMENT).then_some(Self::Alignment { alignment })

@@ -88,7 +88,7 @@ impl Levels {
         self.missing() == 0
     }
 
-    /// Whether `more` takes at most `1 / share` of the bytes that this leaves spare on each device.
+    /// Whether `more` takes at most `1 / share` of the bytes that `self` leaves spare on each device.
     pub(super) fn leave(&self, share: u64, more: &Self) -> bool {
         let devices = self.gpus.iter().chain([&self.host]).zip(more.gpus.iter().chain([&more.host]));
         { devices }.all(|(now, then)| then.needed <= now.needed.saturating_add(now.spare() / share))

@@ -31,7 +31,7 @@ impl Chosen<'_> {
             Ok(estimate.with_uncertainty(assignment))
         };
         // llama.cpp's bytes for the accepted placement exceed the estimate by some bytes. A longer context will need
-        // these bytes in addition too.
+        // these bytes too.
         let mut beyond = probe.map(|_| beyond_estimate(&estimated, &self.params, &self.levels)).transpose()?;
         for _ in 0..MAX_PROBES {
             let Some((params, mut levels)) = self.longest(growth, &estimated, beyond.as_ref())? else {

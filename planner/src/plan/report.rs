@@ -109,8 +109,8 @@ impl Plan {
         };
         let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
         let rates = [speed.host_rate, fastest].map(|rate| rounded(rate / 1e9));
-        // The host reads the layers that are wholly on it. If there is a cache, it does not read the experts of other
-        // layers.
+        // The host reads the layers that are wholly on it. If there is a cache, the host does not read the experts of
+        // other layers.
         let missed =
             if self.moe_cache.is_some() { ", and experts that the cache lacks come over the link" } else { "" };
         format!(

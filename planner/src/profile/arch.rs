@@ -44,7 +44,8 @@ pub(super) enum LayoutRule {
 pub(super) struct Window {
     /// The meaning of a header that states no window.
     pub(super) unstated: Unstated,
-    /// With `Some`, the window has this many tokens whatever number the header states, but 0 means no window.
+    /// With `Some`, the window has this many tokens, whatever number the header states. A 0 in the header still means
+    /// no window.
     pub(super) fixed: Option<u32>,
     /// Which blocks are windowed.
     pub(super) pattern: Pattern,

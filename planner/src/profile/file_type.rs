@@ -1,4 +1,4 @@
-//! The name of a file's quantisation: In: a `general.file_type`. Out: its name.
+//! The name of a file's quantisation. In: a `general.file_type`. Out: its name.
 
 /// The short names of `general.file_type`, as in file names (include/llama.h, `llama_ftype`), ordered by number; `-`
 /// stands for a removed type.

@@ -162,7 +162,7 @@ fn the_error_of_a_probed_plan_names_the_split_with_the_fewest_missing_bytes() {
 #[test]
 fn a_model_with_unknown_memory_can_only_be_planned_by_a_probe() {
     let machine = machine(gib(32), &[gib(8)]);
-    // One is a draft model without a context of its own, the other has a graph of several streams.
+    // `eagle3` is a draft model without a context of its own, and `gemma3n` has a graph of several streams.
     for arch in ["eagle3", "gemma3n"] {
         let builder = Shape { arch, ..LLAMA_1B }.builder();
         let header = builder.u32(&format!("{arch}.attention.sliding_window"), 512);

@@ -76,8 +76,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Plans for this machine. Its free bytes must be those without any model of the pool. Default: this computer,
-    /// detected again before each decision.
+    /// Plans for this machine. Its free bytes must be those that it would have if no model of the pool were loaded.
+    /// Default: this computer, detected again before each decision.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.settings.machine = Some(machine);
         self

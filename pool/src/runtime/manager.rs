@@ -231,7 +231,7 @@ fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
     })
 }
 
-/// Makes the ladders of the model and of those that must be loaded with it, where they are missing.
+/// Makes the missing ladders of the model and of those that must be loaded with it.
 fn make_ladders(shared: &Shared, id: Id, machine: &Machine) -> Result<(), (Id, Arc<autoplace::load::Error>)> {
     // The lock is released before the loop.
     let partners = with_partners(&mut shared.lock(), id);
@@ -278,8 +278,8 @@ fn preload(shared: &Arc<Shared>, id: Id) {
     }
 }
 
-/// The least chance to be wanted next of a model for which the pool decides anew. A decision asks the machine for its
-/// free memory, which takes too long for each request.
+/// The pool decides anew only if a model is wanted next with at least this probability. A decision asks the machine for
+/// its free memory, which takes too long for each request.
 const LIKELY: f64 = 0.25;
 
 impl State {
@@ -344,7 +344,7 @@ fn input(shared: &Arc<Shared>, machine: &Machine) -> (PoolState, Vec<ModelSpec>)
     (pool, specs)
 }
 
-/// Logs the reasons of a plan, and keeps it as the pool's last one.
+/// Logs the reasons of a plan, and keeps it as the pool's last plan.
 fn decided(shared: &Shared, plan: &PoolPlan) {
     plan.reasons.iter().for_each(|reason| tracing::info!("{reason}"));
     let plan = Arc::new(plan.clone());

@@ -121,7 +121,7 @@ impl Pool {
         self.inner.shared.ask_to_unload(name)
     }
 
-    /// Replaces the specifications and the bounds. A model whose specification is unchanged stays loaded. A model whose
+    /// Replaces the specifications and the limits. A model whose specification is unchanged stays loaded. A model whose
     /// specification was changed or removed is unloaded as soon as all its handles are dropped.
     ///
     /// # Errors

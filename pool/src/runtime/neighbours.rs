@@ -1,8 +1,8 @@
 //! Pools of other processes: each tells the others how much memory it lacks, and releases models of its own that nobody
 //! uses.
 //!
-//! Asking never holds anything: a pool that lacks memory says so for some seconds, and then takes the free memory,
-//! however the others have decided. So two pools that ask each other cannot wait for each other for ever.
+//! A pool that lacks memory announces this for some seconds, and then takes the free memory, whatever the others have
+//! decided. It reserves nothing while it asks. So two pools that ask each other cannot wait for each other for ever.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ const BESIDE_FILE: u64 = 512 << 20;
 const IDLE: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Asks the pools of other processes for the memory that the model lacks: that of its layers on the host, or all if
-    /// it does not fit at all. Returns whether some has become free.
+    /// Asks the pools of other processes for the memory that the model lacks: the memory of its layers on the host, or
+    /// all of its memory if it does not fit at all. Returns whether some memory has become free.
     pub(super) fn others_gave(&self, id: Id, machine: &Machine, plan: Option<&PoolPlan>) -> bool {
         let now = self.now();
         let lack = {
@@ -83,7 +83,7 @@ impl Shared {
         models
     }
 
-    /// Unloads models that nobody uses for other pools that lack their memory, the one that is missed least first.
+    /// If other pools lack memory, unloads models that nobody uses. The model that is missed least comes first.
     pub(super) fn give_to_others(&self) {
         // Each check of the memory comes here, so the folder is read only if there is something to give.
         if !self.has_something_to_give() {
@@ -127,7 +127,7 @@ impl Shared {
     }
 }
 
-/// Whether as many models were unloaded or moved in the last minute as the pool may.
+/// Whether the pool has unloaded or moved as many models in the last minute as it may.
 fn held_off(state: &State, now: Duration) -> bool {
     let recent = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
     let loaded = state.entries.iter().filter(|entry| entry.loads > 0).filter_map(|entry| entry.load_time);
@@ -144,7 +144,7 @@ fn may_be_given(state: &State, entry: &Entry, now: Duration) -> bool {
 /// The memory that a model lacks.
 struct Lack {
     bytes: u64,
-    /// Whether memory of the host is lacked too, because the model does not fit at all.
+    /// Whether the model also lacks memory of the host, because it does not fit at all.
     on_host: bool,
 }
 
@@ -161,7 +161,7 @@ impl Lack {
         }
     }
 
-    /// The devices on which other pools have such memory.
+    /// The devices on which other pools have memory that the model lacks.
     fn on_devices(&self, machine: &Machine, others: &[LoadedModel]) -> Vec<DeviceBytes> {
         let is_gpu = |name: &str| machine.gpus.iter().any(|gpu| gpu.name == name);
         let names: BTreeSet<&str> = others.iter().flat_map(|model| &model.devices).map(|on| on.name.as_str()).collect();

@@ -72,7 +72,7 @@ pub(super) struct Waiter {
 pub(super) struct Entry {
     pub(super) id: Id,
     pub(super) spec: ModelSpec,
-    /// Its name in plans: the specification's, until another specification takes that name.
+    /// Its name in plans: the name of its specification, until another specification has that name.
     pub(super) label: String,
     /// Its prompt store, which outlives the loads.
     store: Option<PromptStore>,
@@ -121,7 +121,7 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     pub(super) rung: Rung,
     pub(super) engine: Option<Engine>,
-    /// This lock is locked while the attached value is made, so that the value is made only once.
+    /// This lock is held while the attached value is made, so that the value is made only once.
     pub(super) making: Arc<Mutex<()>>,
     /// The value that an application keeps with the loaded model.
     pub(super) attached: Option<Arc<dyn Any + Send + Sync>>,
@@ -307,7 +307,7 @@ impl State {
         self.entries.iter().any(|other| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name))
     }
 
-    /// The id of the model with this name. A model that is not removed comes before one that is.
+    /// The id of the model with this name. A removed model is found only if no other model has the name.
     pub(super) fn id_of(&self, name: &str) -> Option<Id> {
         self.entries.iter().find(|entry| entry.label == name).map(|entry| entry.id)
     }

@@ -94,7 +94,7 @@ fn what_fits_beside_the_others_is_loaded_and_nothing_else_moves() {
         assert!(plan.model(name).unwrap().plan.full_offload, "{plan}");
         carry_out(&mut state, &plan);
     }
-    // The plan survives as text.
+    // A plan that is written as JSON and read again is the same.
     let plan = decide(&state, Some("8b")).unwrap();
     assert!(plan.steps.is_empty());
     let read: PoolPlan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
@@ -188,13 +188,13 @@ fn a_model_for_several_texts_also_has_rungs_for_fewer_and_each_text_has_the_same
     let rungs = model.ladder.rungs();
     assert!(rungs.iter().all(|rung| rung.plan.context.n_ctx_seq() == 4096));
     let of = |texts: u32| rungs.iter().find(|rung| rung.sequences() == texts).unwrap();
-    // The fewer texts, the fewer bytes; a text alone is as fast in each of them.
+    // The fewer texts, the fewer bytes. A single text is equally fast in all of these placements.
     let whole = [8, 4, 2, 1].map(|texts| (of(texts).held.gpus[0], of(texts).plan.speed.as_ref().unwrap().seconds()));
     assert!(whole.is_sorted_by(|one, other| one.0 > other.0 && (one.1 / other.1 - 1.0).abs() < 0.01), "{whole:?}");
     let fewer = model.ladder.request_for(&of(2).plan);
     assert_eq!((fewer.params.n_seq_max, fewer.context), (2, Context::Tokens(2 * 4096)));
     assert_eq!(model.ladder.request_for(&of(8).plan), *model.ladder.request());
-    // One text at once, or one cache that all texts share, is not divided.
+    // The context of a request for one text at once, or with one cache for all texts, is not divided.
     for request in [request(CTX), Request::new().n_seq_max(4).kv_unified(true).context(Context::Tokens(CTX))] {
         let ladder = crate::models::model("8b", &desktop(), &request).unwrap().ladder;
         assert!(ladder.rungs().iter().all(|rung| rung.sequences() == request.params.n_seq_max));
@@ -222,7 +222,7 @@ fn two_models_that_fit_beside_each_other_with_fewer_texts_at_once_are_both_loade
     assert_eq!(loaded.len(), 2);
     assert!(loaded.iter().all(|rung| rung.plan.full_offload && rung.sequences() > 1), "{loaded:#?}");
     assert!(loaded.iter().any(|rung| rung.sequences() < 8));
-    // Texts that run are not moved to where they have no place.
+    // Running texts are not moved to a placement for fewer texts.
     state.models.iter_mut().for_each(|model| model.moves = true);
     let all = state.models[0].loaded.as_ref().unwrap().sequences();
     state.models[0].texts = all;
@@ -248,7 +248,7 @@ fn a_model_for_fewer_texts_is_loaded_for_more_if_the_expected_requests_gain_by_i
     let mut state = loaded_for_fewer();
     let few = decide(&state, None).unwrap();
     assert_eq!(few.steps, [], "{few}");
-    // So many come that they would wait for each other.
+    // So many requests come that they would wait for each other.
     for second in 0..200 {
         state.now = Duration::from_secs(second);
         state.models[0].demand.count_request(state.now, false);
@@ -288,7 +288,7 @@ fn a_model_whose_handles_are_in_use_keeps_its_number_of_texts_at_once() {
     assert!(!is_within(&state));
     let plan = decide(&state, None).unwrap();
     assert_eq!(plan.model("14b").unwrap().plan.context.n_seq_max, 8, "{plan}");
-    // If none is in use, fewer texts are faster than fewer layers.
+    // If no handle is in use, a placement for fewer texts is faster than one with fewer layers.
     state.models[0].texts = 0;
     let plan = decide(&state, None).unwrap();
     assert!(plan.model("14b").unwrap().plan.context.n_seq_max < 8, "{plan}");
@@ -321,7 +321,8 @@ fn what_is_loaded_for_many_texts_is_not_moved_to_fewer_in_advance() {
     assert!(plan.as_ref().is_none_or(|plan| plan.model("14b").unwrap().plan.context.n_seq_max == 8), "{plan:?}");
 }
 
-/// Nothing that is kept may leave, and no combination of many placements fits. A search of all of them takes minutes.
+/// No kept model may leave, and none of the many combinations of placements fits. A search of all combinations would
+/// take minutes.
 #[test]
 fn a_search_without_any_arrangement_that_fits_ends() {
     let mut machine = machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64);
@@ -352,7 +353,7 @@ fn a_model_that_was_placed_beside_a_busy_one_does_not_stay_slow() {
     carry_out(&mut state, &plan);
     let fastest = state.models[1].ladder.rungs()[0].held.clone();
     assert_ne!(state.models[1].loaded.as_ref().unwrap().held, fastest);
-    // They end at once, and many requests come for the slow one.
+    // The texts end at once, and many requests come for the slow model.
     (state.models[0].texts, state.models[1].waiting) = (0, 0);
     for second in 0..40 {
         state.now = Duration::from_secs(5 * second);
@@ -436,8 +437,8 @@ fn memory_that_another_program_takes_is_made_free_at_once() {
     assert!(plan.model("14b").is_some(), "{plan}");
 }
 
-/// A chat model and one for titles, which follows it after twenty seconds; the next chat follows after forty more. Both
-/// are loaded from the host's memory.
+/// A chat model and one for titles. A title follows a chat after twenty seconds, and the next chat follows forty
+/// seconds later. Both are loaded from the host's memory.
 fn chat_and_titles() -> PoolState {
     let mut state = pool(&desktop(), &["32b", "3b"], CTX);
     state.limits.anticipate = true;

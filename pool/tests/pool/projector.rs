@@ -27,7 +27,7 @@ fn a_projector_is_counted_on_its_card_also_where_no_layer_of_the_model_is() {
         let [companion] = &with.companions[..] else { panic!("{with}") };
         assert!(companion.gpu.is_some(), "{with}");
         let of = |plan| HeldBytes::from_plan(plan, &machine).gpus[0];
-        // Some bytes more may be headroom for the projector.
+        // The difference may also contain some bytes of headroom for the projector.
         let more = of(&with) - of(&without);
         assert!(more >= companion.bytes.gpu.total() && more < gib(2), "{layers:?}: {more} of {companion:?}");
     }

@@ -1,4 +1,4 @@
-//! A running pool that loads what usually follows before it is wanted.
+//! A running pool loads the model that usually follows, before that model is requested.
 
 use std::thread;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn alternating(card: &Card) -> Result<Pool, Failed> {
     Ok(pool)
 }
 
-/// Requests for the one and for the other, with time between them.
+/// Requests both models in turn, with a pause after each request.
 fn alternate(pool: &Pool) -> Result<(), Failed> {
     for _ in 0..5 {
         for name in ["a", "b"] {

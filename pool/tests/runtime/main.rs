@@ -306,7 +306,8 @@ fn replaced() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A store of another size, while the model with the former one is in use: the folder is that one's until it is gone.
+/// The store gets another size while the model with the former store is in use. The folder belongs to the former store
+/// until its model is unloaded.
 fn resized_store(folder: &Path) -> Result<(), Failed> {
     let options = |bytes: u64| StoreOptions::new(bytes).folder(folder, 1 << 30);
     let card = Card::new(64 << 20);
@@ -336,7 +337,7 @@ fn resized_store(folder: &Path) -> Result<(), Failed> {
 
 fn stored() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
-    // In this process memory is enough; that of a worker ends with it.
+    // A model in this process can keep its store in memory. The memory of a worker ends with the worker.
     let in_folder = StoreOptions::new(8 << 20).folder(folder.path().join("a"), 1 << 30);
     let prompt = support::PROMPT.repeat(20);
     for (isolated, options) in [(false, StoreOptions::new(8 << 20)), (true, in_folder)] {

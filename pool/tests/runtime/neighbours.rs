@@ -24,7 +24,8 @@ pub(crate) fn gives() -> Result<(), Failed> {
         let held = one.get("a").wait()?;
         let [model] = &loaded_models(&leases)[..] else { return Err("one model is loaded".into()) };
         assert_eq!((Some(model.process), model.application), (held.worker_id(), Some(std::process::id())));
-        // While somebody uses it, the other pool gets the remaining memory, and waits for some seconds at most.
+        // While somebody uses the model, the other pool gets only the remaining memory, and waits for some seconds at
+        // most.
         let smaller = other.get("b").wait()?;
         assert!(smaller.placement().n_gpu_layers < held.placement().n_gpu_layers);
         assert_eq!((text(&held)?, text(&smaller)?), (TEXT.clone(), TEXT.clone()));

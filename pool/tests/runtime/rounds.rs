@@ -15,7 +15,7 @@ pub(crate) fn some() -> Result<(), Failed> {
     run(0..4)
 }
 
-/// `AUTOPLACE_POOL_ROUNDS` has a number of rounds, or `FROM..TO`; a thousand otherwise.
+/// `AUTOPLACE_POOL_ROUNDS` has a number of rounds, or `FROM..TO`. Without it, there are a thousand rounds.
 pub(crate) fn thousand() -> Result<(), Failed> {
     let asked = std::env::var("AUTOPLACE_POOL_ROUNDS").unwrap_or_else(|_| "1000".to_owned());
     let (from, to) = asked.split_once("..").unwrap_or(("0", &asked));

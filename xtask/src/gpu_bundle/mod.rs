@@ -183,8 +183,7 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
     let mut command = Command::new(folder.join("run.sh"));
-    // Only one thread is used. Without OpenMP, ggml's threads spin while they wait for each other, so on a busy machine
-    // several threads would be many times slower.
+    // Only one thread is used. It never waits for other threads, so a busy machine hardly slows it down.
     command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
     run(&mut command)
         .with_context(|| format!("the bundle fails where it is unpacked; it is left in {}", folder.display()))?;

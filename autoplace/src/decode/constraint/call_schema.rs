@@ -17,7 +17,7 @@ impl Constraint {
         Self(Kind::CallsOr { calls: Box::new(calls), form: Box::new(self) })
     }
 
-    /// A call of one of these tools. Each has its index among all tools.
+    /// A call of one of these tools. Each tool comes with its index among all tools.
     pub(crate) fn call_of(called: &[(usize, &Tool)]) -> Self {
         let (mut options, mut places) = (Vec::new(), Vec::new());
         for (number, tool) in called {

@@ -38,8 +38,8 @@ pub(super) enum Kind {
         schema: String,
         /// Whether objects may by default have properties that the schema does not name.
         is_open: bool,
-        /// The names with which errors show places in the schema, each for a prefix of places. The first prefix that
-        /// matches is used.
+        /// Prefixes of places in the schema, and the names by which errors replace them. The first prefix that matches
+        /// is used.
         places: Vec<(String, String)>,
     },
     Regex(String),
@@ -94,7 +94,7 @@ impl Constraint {
     }
 
     /// Lets objects of a JSON schema have properties that the schema does not name, unless `additionalProperties`
-    /// forbids them, as JSON Schema does. Other constraints ignore this.
+    /// forbids them. This is the rule of JSON Schema itself. Constraints without a schema ignore this setting.
     #[must_use]
     pub fn open_objects(mut self) -> Self {
         self.open();
@@ -187,7 +187,7 @@ impl Constraint {
         if gbnf::is_gbnf(&grammar) { Self::gbnf(grammar) } else { Self::lark(grammar) }
     }
 
-    /// The error for this constraint, of which this part cannot be enforced.
+    /// The error for a part of this constraint that cannot be enforced.
     pub(super) fn refused(&self, unenforced: Unenforced) -> Error {
         let Unenforced { place, reason } = unenforced;
         Error::Constraint { constraint: self.name().to_owned(), place, reason }

@@ -147,7 +147,8 @@ fn an_error_names_a_place_like_the_request() {
     assert_eq!(place(Constraint::json_schema(object.clone())), "properties.tags");
     let schema = Constraint::json_schema(object).at("response_format.json_schema.schema");
     assert_eq!(place(schema), "response_format.json_schema.schema.properties.tags");
-    // llguidance reports no place, so the innermost schema that fails alone is reported.
+    // llguidance reports no place, so the place is that of the innermost schema that fails even if it is compiled by
+    // itself.
     let looks = json!({"type": "object", "properties": {"a": {"type": "string"}, "p": {"anyOf": [
         {"type": "null"}, {"type": "string", "pattern": "^(?=a)b$"}]}}});
     assert_eq!(place(Constraint::json_schema(looks)), "properties.p.anyOf[1]");

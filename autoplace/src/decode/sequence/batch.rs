@@ -17,9 +17,9 @@ use crate::decode::speculative::{Drafters, SeqTokens, Speculator};
 use crate::decode::stats::DraftingPaused;
 
 impl Sequence {
-    /// Number of tokens that can be computed next. In a prompt these are the tokens up to the next checkpoint or
-    /// picture, and 0 directly before the rows of a picture. After the prompt, it is the one token that was generated
-    /// last.
+    /// Number of tokens that can be computed next. In a prompt, these are the tokens up to the next checkpoint or
+    /// picture. After the prompt, this is only the token that was generated last. Directly before the rows of a
+    /// picture, the number is 0.
     pub(crate) fn wanted(&self) -> usize {
         if self.next_media().is_some() {
             return 0;

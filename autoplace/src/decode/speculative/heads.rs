@@ -16,7 +16,7 @@ use crate::decode::prefix::{common_prefix, position};
 use crate::load::{Followed, Heads};
 
 /// Up to this many tokens wait to be computed with the next draft. If more tokens wait, such as a prompt, they are
-/// computed at once.
+/// computed immediately.
 const FEW: usize = 64;
 
 impl Heads {

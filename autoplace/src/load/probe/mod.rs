@@ -128,7 +128,7 @@ impl NativeProbe {
             let mut context = Context::new(&model, native::context(params))?;
             let mut breakdown = self.most(&lora, &mut context)?;
             let copies = context.copies();
-            // Frees the context's real allocations, so that there need not be room for those of two contexts.
+            // Frees the context's real allocations, because there may be no room for the allocations of two contexts.
             drop(context);
             if params.mtp {
                 breakdown.add_context(&Context::new(&model, native::heads(params))?.memory_breakdown()?);

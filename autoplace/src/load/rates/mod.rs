@@ -205,7 +205,7 @@ pub(super) const MIN_MODEL_BYTES: u64 = 64 << 20;
 /// No further case of a device begins after this time. A later load measures the cases that are left.
 pub(super) const WITHIN: Duration = Duration::from_millis(1200);
 
-/// This limit in place of [`WITHIN`] for a remote device, which receives its data over the network first.
+/// The limit that replaces [`WITHIN`] for a remote device, which first receives its data over the network.
 const REMOTE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Working set of a load's measurements, in bytes. A part of it may fit in a large processor cache, but a larger

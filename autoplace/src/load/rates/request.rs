@@ -119,7 +119,7 @@ struct WeightKind {
 }
 
 /// The types with at least a twentieth of the matrix bytes, the largest first. The embedding counts if it is also the
-/// output matrix, because that is read completely for each token.
+/// output matrix, because the output matrix is read completely for each token.
 fn weight_types(header: &Header) -> Vec<WeightKind> {
     #[derive(Default)]
     struct Sum {

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Threads, cores};
 use crate::machine::CpuWatch;
 
-/// Interval between two checks. Each check reads some small files. If there are too many threads for so short a time,
-/// this costs little.
+/// Interval between two checks. Each check reads some small files. Too many threads for so short a time cost little.
 const EACH: Duration = Duration::from_secs(1);
 
 /// The threads of a load, and the processors of its process.

@@ -66,8 +66,8 @@ use crate::load::{AbortHandle, Model};
 ///   cache runs out, the newest text returns to the queue and is computed again later, so its tokens may differ because
 ///   of rounding. A text ends for lack of room only if it fills the whole context.
 /// - **Isolation.** If the model is in a [worker](crate::Isolation::Process), the engine behaves in the same way,
-///   except that it is not re-placed while texts run. [`OnDeath`](crate::OnDeath) decides what happens to the texts
-///   when the worker dies.
+///   except that the model is not re-placed while texts run. [`OnDeath`](crate::OnDeath) decides what happens to the
+///   texts when the worker dies.
 /// - **Errors.** If a computation fails, the running texts end with its error, and the waiting texts stay. If the next
 ///   token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]) only that text ends.
 #[derive(Debug, Clone)]
@@ -240,8 +240,9 @@ impl EngineBuilder {
         self
     }
 
-    /// The maximum number of pieces that are computed ahead of a text's reader. Then the text is suspended, and resumes
-    /// when half of the pieces have been read. Default 1024, so that most answers are complete before they are read.
+    /// The maximum number of pieces that are computed ahead of a text's reader. At this number, the text is suspended.
+    /// It resumes when half of the pieces have been read. Default 1024, so that most answers are complete before they
+    /// are read.
     pub fn ahead(mut self, pieces: usize) -> Self {
         self.ahead = pieces;
         self

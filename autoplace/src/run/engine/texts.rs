@@ -71,7 +71,7 @@ impl Texts {
         }
     }
 
-    /// `None` for a model in a worker, because the worker's engine does not report it.
+    /// `None` for a model in a worker, because the worker's engine does not report the outcomes of re-placements.
     pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         match &self.computed {
             Computed::Local(queue) => queue.last_replaced(),

@@ -59,7 +59,7 @@ impl LocalSession {
         })
     }
 
-    /// Passes a step that has ended to the rule.
+    /// Reports an ended step to the rule.
     pub(super) fn step_ended(&self, step: &StepBegun) {
         let StepBegun { begun, depth, generates, has_prompt } = *step;
         let prompt_tokens = if has_prompt { self.work.batch_tokens() } else { 0 };

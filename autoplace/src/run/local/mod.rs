@@ -144,7 +144,7 @@ impl LocalSession {
         if let Some(stored) = &mut self.cache.stored
             && !is_awaited
         {
-            // Copying while nobody waited for a token is no pause of a text that joins now.
+            // Copying while nobody waited for a token has not paused a text that joins now.
             stored.step_begins(false);
         }
         let running = held(&self.sequences);

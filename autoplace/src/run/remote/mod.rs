@@ -48,7 +48,7 @@ pub(crate) enum TextCall {
     Submit { id: u64, spec: Box<Spec>, so_far: Vec<Token> },
     /// Cancels a text.
     Cancel { id: u64 },
-    /// Holds back the pieces of a text whose reader is behind, or sends them again.
+    /// Holds back the pieces of a text whose reader is behind, or continues to send its pieces.
     Hold { id: u64, is_held: bool },
     /// Refuses further texts. The worker gives the context back when the last text has ended.
     Close { how: Shutdown },

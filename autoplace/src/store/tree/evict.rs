@@ -1,4 +1,5 @@
-//! Which pieces make room for others: the least valuable first, and the end of a text before its beginning.
+//! Chooses the pieces that are evicted to make room for others: the least valuable first, and the end of a text before
+//! its beginning.
 //!
 //! In: a bound, and the bytes of a new piece. Out: pieces whose data leaves memory, pieces that are forgotten, and the
 //! files that are to be removed.
@@ -10,13 +11,14 @@ use super::{Kind, NONE, Node, Tree};
 use crate::store::folder::Folder;
 use crate::store::found::Id;
 
-/// Limits of what is evicted beyond the needed bytes: the number of pieces, and the part of the bound that they may
-/// hold. A search for the least valuable pieces visits all pieces. After it, the next additions need no search.
+/// Limits of the evictions beyond the needed bytes: the number of pieces, and the share of the limit that becomes free
+/// (one of this many parts). A search for the least valuable pieces visits all pieces. Because of these evictions, the
+/// next additions need no search.
 const AHEAD: usize = 32;
 const PART_AHEAD: u64 = 32;
 
-/// Candidates, the least valuable first; of equal ones, the least recently used. A value is never negative, so its
-/// bits have the order of the values.
+/// Candidates for eviction, the least valuable first. Of equally valuable candidates, the least recently used comes
+/// first. Values are never negative, so their bits have the same order as the values.
 type Candidates = BinaryHeap<Reverse<(u64, u64, Id)>>;
 
 /// How much is still to be evicted under a bound.
@@ -30,7 +32,8 @@ impl Excess {
         Self { limit, ahead: 0 }
     }
 
-    /// Whether one more piece is to go where this many bytes are needed.
+    /// Whether one more piece is to be evicted if the remaining pieces and the new one have this many bytes together.
+    /// Below the limit, a few more pieces are evicted ([`AHEAD`]).
     fn is_left(&mut self, bytes: u64) -> bool {
         if bytes > self.limit {
             return true;
@@ -43,9 +46,9 @@ impl Excess {
 /// The pieces that may leave memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaves {
-    /// The data of pieces that have a file, and whole pieces without one on which nothing hangs.
+    /// The data of pieces that have a file, and whole pieces that have neither a file nor children.
     Data,
-    /// Pieces on which nothing hangs.
+    /// Pieces without children.
     Piece,
 }
 
@@ -60,7 +63,7 @@ impl Leaves {
     }
 }
 
-/// Files that make room for another.
+/// Files that are removed to make room for another file.
 #[derive(Debug, Default)]
 pub(super) struct Outdated {
     /// The caller removes them without the store's lock. The tree no longer counts them.
@@ -88,7 +91,8 @@ impl Tree {
 
     fn value(&self, node: &Node) -> f64 {
         let Some(root) = self.roots.get(&node.root) else { return 0.0 };
-        // Rows without a rest cannot be restored. Pieces of a model that this process does not use go first.
+        // Two kinds of pieces are evicted first: rows that cannot be restored because they lack a rest, and pieces of
+        // models that this process does not use.
         let is_of_no_use = root.of.needs_rest && node.kind == Kind::Rows && node.first_child == NONE;
         if is_of_no_use || root.of.seconds_per_token.is_none() {
             return 0.0;
@@ -105,7 +109,8 @@ impl Tree {
         may_go.map(|(id, node)| self.rank(*id, node)).collect()
     }
 
-    /// Evicts pieces until `bytes` more fit into memory. `keep` are pieces that must stay. Returns whether they fit.
+    /// Evicts pieces until `bytes` more fit into memory. `keep` are pieces that must stay. Returns whether the bytes
+    /// fit.
     pub(super) fn make_room(&mut self, bytes: u64, keep: &[Id], folder: Option<&Folder>) -> bool {
         if bytes > self.limit {
             return false;
@@ -115,7 +120,7 @@ impl Tree {
             let has_evicted =
                 self.evict(Leaves::Data, bytes, &keep, folder) || self.evict(Leaves::Piece, bytes, &keep, folder);
             if self.nodes.is_empty() {
-                // The empty table alone may be too large.
+                // Even the table of the empty map may be too large.
                 self.nodes = HashMap::new();
             }
             if !has_evicted {
@@ -125,12 +130,12 @@ impl Tree {
         self.bytes() + bytes <= self.limit
     }
 
-    /// Evicts such pieces until `bytes` more fit into memory. Returns whether any piece went.
+    /// Evicts pieces that `leaves` allows, until `bytes` more fit into memory. Returns whether any piece was evicted.
     fn evict(&mut self, leaves: Leaves, bytes: u64, keep: &HashSet<Id>, folder: Option<&Folder>) -> bool {
         let mut candidates = self.candidates(|id, node| leaves.allows(node) && !keep.contains(&id));
         let (mut excess, mut has_evicted) = (Excess::over(self.limit), false);
         while let Some(Reverse((_, _, id))) = candidates.pop() {
-            // A piece may be among the candidates twice: it becomes one again when the last piece on it goes.
+            // A piece may be among the candidates twice, because it is added again when its last child is evicted.
             let node = self.nodes.get(&id).filter(|node| leaves.allows(node));
             let Some(parent) = node.map(|node| node.parent) else { continue };
             if !excess.is_left(self.bytes() + bytes) {
@@ -163,7 +168,7 @@ impl Tree {
         }
     }
 
-    /// Whether the file of a piece may go: no other file depends on it.
+    /// Whether the file of a piece may be removed: no other file depends on it.
     fn file_may_go(&self, id: Id, node: &Node) -> bool {
         node.file > 0 && self.children(id).all(|(_, child)| child.file == 0)
     }

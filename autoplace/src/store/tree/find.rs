@@ -10,7 +10,7 @@ use crate::store::text::Text;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) id: Id,
-    /// Number of tokens of the piece that the text has too.
+    /// Number of tokens at the beginning of the piece that the text has too.
     pub(super) common: usize,
 }
 
@@ -20,15 +20,17 @@ pub(super) struct LastRest {
     id: Id,
     /// Number of the text's first tokens to which this rest belongs.
     pub(super) tokens: usize,
-    /// The step of the path that ends with it, and the piece of this step.
+    /// The index in the path of the rest's parent, or of the piece that the path has in its place; and the parent
+    /// itself.
     at: usize,
     piece: Id,
-    /// Number of tokens of this piece.
+    /// Number of tokens of the parent to which the rest belongs.
     offset: usize,
 }
 
 impl Tree {
-    /// The pieces with which these tokens begin. The last one may go on otherwise than they do.
+    /// The pieces with which the text begins, and the number of tokens that they share with the text. The last piece
+    /// may continue differently from the text.
     pub(super) fn walk(&self, root: Id, text: Text<'_>) -> (Vec<Step>, usize) {
         let (mut path, mut at, mut parent) = (Vec::new(), 0, root);
         loop {
@@ -45,8 +47,8 @@ impl Tree {
         (path, at)
     }
 
-    /// The longest rest at or before the end of the path. Several pieces may begin with the same tokens, and a rest
-    /// hangs on one of them, so this looks at all.
+    /// The longest rest at or before the end of the path. Several pieces may begin with the same tokens, and the rest
+    /// may be a child of any of them, so all are searched.
     pub(super) fn last_rest(&self, root: Id, text: Text<'_>, path: &[Step]) -> Option<LastRest> {
         (0..path.len()).rev().find_map(|at| {
             let parent = at.checked_sub(1).map_or(root, |before| path[before].id);

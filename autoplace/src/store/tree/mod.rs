@@ -1,7 +1,7 @@
-//! The tree of pieces: which beginning of a text is stored, and which piece makes room for another.
+//! The tree of pieces: which beginning of a text is stored, and which pieces are evicted to make room for others.
 //!
 //! A piece of rows has the tokens of one block, and the piece before it as its parent, so two texts share their pieces
-//! up to the block in which they part. The last piece of a text may be shorter than a block; a longer piece with the
+//! up to the block in which they differ. The last piece of a text may be shorter than a block; a longer piece with the
 //! same beginning replaces it. A rest is the part of a state that belongs to all tokens together. Its parent is the
 //! piece with the last of these tokens.
 
@@ -26,10 +26,12 @@ use super::value::{Root, Uses};
 /// No piece.
 const NONE: Id = 0;
 
-/// A request may choose any scales of adapters, and each choice is a root.
+/// Number of roots above which roots without pieces are removed. Requests may choose any scales of adapters, and each
+/// choice is a root.
 const MAX_EMPTY_ROOTS: usize = 64;
 
-/// A text may take this part of the memory, so that one long conversation does not displace all others.
+/// One text may take at most the limit divided by this number, so that a long conversation does not displace all
+/// others.
 const SHARE_OF_ONE: u64 = 2;
 
 #[derive(Debug)]
@@ -61,11 +63,11 @@ struct Node {
     next: Id,
     start: u32,
     kind: Kind,
-    /// Tokens that are computed again without the piece.
+    /// Number of tokens that must be computed again if the piece is missing.
     saves: u32,
     tokens: Box<[Token]>,
     media: Box<[PieceMedia]>,
-    /// `None`: only the folder has the data.
+    /// `None` if only the folder has the data.
     data: Option<Arc<Vec<u8>>>,
     data_bytes: u64,
     uses: Uses,
@@ -179,7 +181,7 @@ impl Tree {
             self.clock += 1;
             times.insert(header.id, self.clock);
         }
-        // Parents before children, and rows before the pieces that hang on them.
+        // Parents come before children, and rows before the rests that belong to them.
         found.sort_by_key(|header| (header.start, header.kind != Kind::Rows));
         for header in found {
             let is_first = header.start == 0 && header.parent == header.root && header.kind == Kind::Rows;
@@ -229,8 +231,8 @@ impl Tree {
         self.make_room_in_folder(0, folder).files.into_iter().for_each(|id| folder.remove(id));
     }
 
-    /// Becomes the tree of a writer whose folder has these files. The earlier writer has added and removed some since
-    /// this store read them. Returns the pieces that are in memory alone.
+    /// Becomes the tree of the folder's writer. `found` are the files in the folder now: the earlier writer may have
+    /// added and removed files since this store read the folder. Returns the pieces that are only in memory.
     pub(super) fn taken_over(&mut self, found: Vec<Header>, folder_limit: u64, folder: &Folder) -> Vec<Id> {
         self.folder_limit = folder_limit;
         self.of_files = 0;
@@ -244,7 +246,7 @@ impl Tree {
             node.waits = true;
             in_memory.push((node.start, node.kind != Kind::Rows, *id));
         }
-        // Parents before children, and rows before what hangs on them.
+        // Parents come before children, and rows before the rests that belong to them.
         in_memory.sort_unstable();
         in_memory.into_iter().map(|(_, _, id)| id).collect()
     }
@@ -352,12 +354,13 @@ impl Tree {
         Added::Yes { to_write: if waits { to_write } else { Vec::new() } }
     }
 
-    /// Most bytes of one text. `is_written` says that its pieces are written to the folder.
+    /// Maximum bytes of one text. `is_written` is true if its pieces are written to the folder.
     fn most_of_one(&self, is_written: bool) -> u64 {
         if is_written { self.limit.max(self.folder_limit) / SHARE_OF_ONE } else { self.limit / SHARE_OF_ONE }
     }
 
-    /// Whether a piece of this size could be added. Every piece needs room in memory, on its way to the folder too.
+    /// Whether a piece of this size could be added. Every piece needs room in memory, even if it is then written to the
+    /// folder.
     pub(super) fn may_take(&self, bytes: u64) -> bool {
         bytes <= self.limit && bytes <= self.most_of_one(self.folder_limit > 0)
     }
@@ -401,7 +404,8 @@ impl Tree {
         Some((id(parent, kind, &node.tokens, &node.media), node))
     }
 
-    /// Removes pieces with which the new one begins. Their children become the new one's. Returns the removed pieces.
+    /// Removes shorter pieces whose tokens are the beginning of the new piece. Their children become children of the
+    /// new piece. Returns the moved children.
     fn replace_shorter(&mut self, parent: Id, new: Id, folder: Option<&Folder>) -> Vec<Id> {
         let mut all_moved = Vec::new();
         let Some(new_node) = self.nodes.get(&new) else { return all_moved };
@@ -415,7 +419,8 @@ impl Tree {
             let rests: Vec<Id> = self.children(old).map(|(id, _)| id).collect();
             for rest in rests {
                 let Some(mut node) = self.take(rest, folder) else { continue };
-                // The file has the name of the old piece; a piece without its data is of no use.
+                // The name of the child's file depended on the old parent, so the file is gone. Without data in memory,
+                // the child is lost.
                 if node.data.is_some() {
                     (node.parent, node.file, node.waits, node.first_child) = (new, 0, waits, NONE);
                     let moved = id(new, node.kind, &node.tokens, &node.media);
@@ -428,7 +433,7 @@ impl Tree {
         all_moved
     }
 
-    /// Forgets a piece and all that hangs on it.
+    /// Forgets a piece and all of its descendants.
     pub(super) fn forget(&mut self, id: Id, folder: Option<&Folder>) {
         let mut all = vec![id];
         let mut at = 0;
@@ -456,7 +461,8 @@ impl Tree {
     }
 
     pub(super) fn clear(&mut self, folder: Option<&Folder>) {
-        // No piece stays, so none is unlinked from its siblings, whose list would be searched for each.
+        // All pieces are removed, so they need not be unlinked one by one. To unlink a piece, the list of its siblings
+        // is searched.
         let nodes = std::mem::take(&mut self.nodes);
         self.of_nodes = 0;
         self.roots.values_mut().for_each(|root| root.first_child = NONE);
@@ -507,7 +513,7 @@ impl Tree {
         let Some(node) = self.nodes.get(&id) else { return Write::default() };
         let header = self.header(id, node);
         let data = node.data.clone();
-        // A file whose parent has none would be of no use to the next process.
+        // If the parent has no file, a file of this piece would be of no use to the next process.
         let has_parent = node.parent == node.root || self.nodes.get(&node.parent).is_some_and(|parent| parent.file > 0);
         let is_to_write = node.file == 0 && data.is_some() && has_parent;
         let bytes = on_disk(header.file_bytes());
@@ -531,7 +537,7 @@ impl Tree {
                     node.waits = false;
                 }
                 self.of_files -= bytes;
-                // The piece was forgotten meanwhile.
+                // The write has failed, or the piece was forgotten meanwhile.
                 folder.remove(header.id);
             }
         }

@@ -56,7 +56,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{Event, ExpertRule, ExpertUses, Now, WARM_UP, WINDOW};
-    use crate::watch::latch::Settings;
+    use crate::watch::settings::Settings;
 
     /// The events that result from windows with these percentages of hits. The windows are a minute apart.
     fn events(break_even: Option<f64>, percent: &[u64]) -> Vec<Event> {

@@ -11,8 +11,9 @@ use std::time::Duration;
 use self::experts::ExpertRule;
 use self::speed::SpeedRule;
 use super::event::{Cause, Event};
-use super::latch::{Condition, Now, Settings};
+use super::latch::{Condition, Now};
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
+use super::settings::Settings;
 use crate::load::GeneratingThreads;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 

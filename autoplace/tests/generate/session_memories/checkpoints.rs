@@ -74,7 +74,8 @@ fn a_common_beginning_of_conversations_is_computed_only_twice() {
             let mut prompt = system.clone();
             prompt.extend(words(seed, 80));
             let cached = complete(generate(&model, &prompt), &model).statistics().cached_tokens;
-            // The second prompt has the same beginning as the first. A checkpoint is taken at its end.
+            // The second prompt has the same beginning as the first. A checkpoint is taken at the end of this
+            // beginning.
             let expected = if number < 2 { 0 } else { system.len() };
             assert_eq!(cached, expected, "{title}, {number}");
         }

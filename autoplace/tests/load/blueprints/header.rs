@@ -146,7 +146,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
     keys
 }
 
-/// Keys that only one or two architectures need, and keys for which these need other values.
+/// Keys that only one or two architectures need, and keys for which these architectures need other values.
 fn of_its_own(arch: &str, dims: Dims) -> String {
     let lines = include_str!("architectures.txt").lines().filter(|line| !line.starts_with('#'));
     let lines = lines.map(|line| line.split_once(": ").expect(line));

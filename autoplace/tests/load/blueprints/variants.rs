@@ -173,7 +173,7 @@ fn twisted(arch: &str, name: &'static str, said: &'static str, experts: bool) ->
     Blueprint { name, lacks: USUALLY_ABSENT, ..Blueprint::new(arch, keys.build()) }
 }
 
-/// A model whose last block predicts more tokens.
+/// A model whose last block predicts further tokens.
 fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     let il = dims.n_layer;
     let of = |n_nextn| {

@@ -152,7 +152,7 @@ impl<'m> Round<'m> {
     }
 
     /// What happens during the load and the warm-up. Each entry has the card, the number of a call of the progress
-    /// callback, and which percentage of the memory other programs take then.
+    /// callback, and the percentage of the memory that other programs then take.
     fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
         let dice = &mut self.dice;
         let mut events = Vec::new();
@@ -279,7 +279,7 @@ impl<'m> Round<'m> {
     fn stream(&self, model: &Model) -> Result<generate::TokenStream, generate::Error> {
         let plan = model.placement();
         let tokens = plan.context.n_ubatch as usize + self.case.remainder;
-        // If several sequences share the context, the prompt leaves room for what follows it.
+        // If several sequences share the context, the prompt leaves room for the tokens that follow it.
         let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
         let tokens = tokens.min(room - 2 * TOKENS);
         let prompt = "a".repeat(tokens.saturating_sub(4));

@@ -166,7 +166,7 @@ impl Needs {
     /// The size of a card with which a plan can take `usable` bytes.
     fn total_with(&self, usable: u64, taken: u64, rules: Rules, request: &Request) -> u64 {
         if let Headroom::Percent(percent) = request.headroom {
-            // On a small card, a percentage may be less than what buffers may grow by.
+            // On a small card, a percentage may be less than the possible growth of the buffers.
             let share = f64::from(percent) / 100.0;
             let enough = (usable + taken) as f64 / (1.0 - share);
             return enough.max(self.growth() as f64 / share) as u64;

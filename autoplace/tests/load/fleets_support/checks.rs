@@ -44,7 +44,8 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     let model = builder().verify(verify).load().map_err(|error| format!("load: {error}"))?;
     let plan = model.placement();
     if *plan != planned {
-        // Buffers grow by this much in the warm-up. Later nothing grows (docs/load-contract.md).
+        // With MLA, buffers can grow by more than the headroom in the warm-up, and the model is planned again
+        // (docs/load-contract.md). Any other difference is a fault.
         let report = model.report();
         let mut failures = report.attempts.iter().filter_map(|attempt| attempt.failure.as_ref());
         if case.model(models).title.contains("mla") && failures.all(|failure| failure.stage == Stage::WarmUp) {
@@ -110,7 +111,7 @@ fn within_budget(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that what the cards count, and what llama.cpp counts, is equal to the plan.
+/// Checks that the bytes that the cards count, and the bytes that llama.cpp counts, are equal to the plan.
 fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     let plan = model.placement();
     for Card { sim, gpu } in fleet {

@@ -33,7 +33,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// The parameters for the second context, which predicts more tokens.
+/// The parameters for the second context, which predicts further tokens.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     llama_sys::ContextParams {
         n_batch: params.n_batch.min(params.n_ubatch),

@@ -50,7 +50,7 @@ pub(crate) fn settings() -> Vec<ContextParams> {
 /// made by free memory or by proportions, and some have overrides.
 ///
 /// With `thorough`, each number of layers occurs in each form. For a model with many blocks, only some numbers occur.
-/// Without it, only both ends and the middle occur, each in one form.
+/// Without `thorough`, only the two ends and the middle occur, each in one form.
 pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
     let all = n_layer + 1;
     if n_gpus == 0 {

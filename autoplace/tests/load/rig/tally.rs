@@ -88,8 +88,8 @@ impl Tally {
         self.seen.values().map(|seen| seen.differences[0].len()).sum()
     }
 
-    /// Fails if any comparison has failed. Also fails if the total differs by less than 3 % or 32 MiB on fewer than 95
-    /// of 100 devices.
+    /// Fails if any comparison has failed. Also fails unless the total differs by less than 3 % or 32 MiB on at least
+    /// 95 of 100 devices.
     pub(crate) fn check(&self) {
         println!("{self}");
         let (close, devices) = (self.seen.values().map(|seen| seen.close).sum::<usize>(), self.devices());

@@ -48,8 +48,7 @@ impl Tag<'_> {
         out
     }
 
-    /// Guards operators: the operands of `~`, and the results of `*` and `%`. In a second pass, it guards the results
-    /// of `+`.
+    /// Guards the operands of `~`, and the results of `*` and `%`; with `is_sum`, the results of `+`.
     pub(super) fn guard_runs(&self, row: &[usize], is_sum: bool, guards: &mut Guards) {
         let mut run: Vec<usize> = Vec::new();
         let (mut previous, mut left, mut is_test) = ("", "", false);

@@ -2,7 +2,7 @@
 
 /// The filter for every value that is made of other values, and for every variable that is assigned.
 pub(in crate::jinja) const KEPT: &str = "__kept";
-/// The filter for jinja2 filters whose results are lazy.
+/// The filter for the results of filters that are lazy in jinja2.
 pub(in crate::jinja) const GENERATED: &str = "__generated";
 /// The filter for values that are stored in a namespace.
 pub(in crate::jinja) const DATA: &str = "__data";

@@ -115,7 +115,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Where the operand begins that comes before the dot. `dot` and the result are positions in the row.
+    /// Where the operand before the dot begins. `dot` and the result are positions in the row.
     fn operand(&self, row: &[usize], dot: usize) -> Option<usize> {
         let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
         let mut begin = dot;

@@ -82,7 +82,7 @@ fn usable(set: &Set) -> Result<(), String> {
         let opened =
             opened.map_or_else(|| load(&needed.library), Ok).map_err(|error| format!("{}: {error}", from()))?;
         let version = needed.cuda.map_or(Ok(()), |least| is_as_new(&opened, least));
-        // The library stays open. So a backend that opens a library of this name gets this one.
+        // The library stays open, so a backend that opens a library of the same name gets this library.
         std::mem::forget(opened);
         version.map_err(|problem| format!("{}: {problem}", from()))?;
     }

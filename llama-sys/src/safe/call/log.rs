@@ -32,7 +32,7 @@ struct ThreadLog {
 pub(crate) struct Captured {
     /// Warnings and errors, oldest first.
     pub(crate) lines: Vec<String>,
-    /// The first line with the level of an error. Later error lines only repeat that the caller failed too.
+    /// The first line with the level of an error. Later error lines only report that the calling functions failed too.
     pub(crate) first_error: Option<String>,
 }
 

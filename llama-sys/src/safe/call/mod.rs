@@ -49,8 +49,7 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
     }
 }
 
-/// The failure of a call. If the status is OK, the caller did not accept the returned value. A status of OK means that
-/// the caller did not accept the value.
+/// The failure of a call. A status of OK means that the caller did not accept the returned value.
 ///
 /// # Safety
 ///

@@ -19,7 +19,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch with room for `tokens` tokens. It does not allocate again until there are more.
+    /// An empty batch with room for `tokens` tokens. It does not allocate again until it contains more tokens.
     pub fn with_capacity(tokens: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(tokens),

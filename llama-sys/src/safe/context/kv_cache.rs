@@ -165,8 +165,8 @@ impl Context {
     }
 
     /// The first position of a sequence that is in the cache; `None` if the sequence is empty. It is above 0 once a
-    /// sliding window has moved on: the cache then contains the positions from here to the [last](Self::kv_seq_end)
-    /// (llama-kv-cache.cpp, apply_ubatch), and the earlier ones are lost.
+    /// sliding window has moved on: the cache then contains the positions from this one to the [last](Self::kv_seq_end)
+    /// (llama-kv-cache.cpp, apply_ubatch), and earlier positions are lost.
     ///
     /// # Errors
     ///

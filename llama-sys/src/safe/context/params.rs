@@ -77,7 +77,7 @@ pub enum Mtp {
     /// The context takes no part in predictions.
     #[default]
     Off,
-    /// The context computes with the model's other blocks. Besides the logits, it outputs the [hidden
+    /// The context computes with all blocks except the prediction blocks. Besides the logits, it outputs the [hidden
     /// state](crate::Context::hidden) of every token.
     Trunk,
     /// The context computes with the prediction blocks, from tokens and hidden states
@@ -176,8 +176,8 @@ impl ContextParams {
                 format!("it must be at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"),
             ));
         }
-        // llama-batch.cpp, `split_equal`: the tokens by which the state can go back are computed in one graph, together
-        // with the token before them and one more.
+        // llama-batch.cpp, `split_equal`, keeps the tokens by which the state can go back, and the token before them,
+        // in one graph. It asserts that `n_ubatch` is larger than the number of these tokens.
         if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
             return Err(Error::parameter(
                 "n_rs_seq",

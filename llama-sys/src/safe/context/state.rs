@@ -103,7 +103,7 @@ impl Context {
         restored
     }
 
-    /// Whether the memory has a partial state. False for plain attention, whose partial state would be its whole state.
+    /// Whether the memory has a partial state. False for plain attention, which keeps a separate entry for every token.
     pub fn has_partial_state(&self) -> bool {
         // SAFETY: the context lives; a missing memory is checked first.
         self.has_memory() && unsafe { raw::shim_memory_has_partial(self.as_ptr()) }

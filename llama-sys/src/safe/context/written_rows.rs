@@ -291,8 +291,7 @@ fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> 
     cells.filter_map(position).max()
 }
 
-/// The rows of one lane that are wanted of a piece. `before` is the number of bytes that each token has in the earlier
-/// lanes.
+/// The wanted rows of one lane of a piece. `before` is the number of bytes that each token has in the earlier lanes.
 fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
     let from = before * piece.tokens;
     &piece.data[from..from + unit * piece.wanted]

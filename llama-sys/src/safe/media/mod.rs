@@ -41,7 +41,7 @@ pub struct ProjectorParams {
     /// Minimum number of tokens of an image, if the projector accepts images of any size. `None` means the number in
     /// the projector's file.
     pub image_min_tokens: Option<u32>,
-    /// Maximum number of tokens of an image, with the same conditions.
+    /// Maximum number of tokens of an image, under the same conditions.
     pub image_max_tokens: Option<u32>,
 }
 

@@ -1,6 +1,7 @@
 //! LoRA adapters: additions to a model's computation that leave its weights unchanged.
 //!
-//! For each weight that it changes, an adapter has tensors in the same memory. An adapter belongs to one model.
+//! For each weight that it changes, an adapter has tensors, which lie in the same memory as the weight. An adapter
+//! belongs to one model.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! Models that are made from hyper-parameters alone, without a file of weights. They have the tensors that their
 //! architecture in llama.cpp needs.
 //!
-//! They are for tests and planners that need a model of an architecture but have no such file. The model has every
-//! tensor whose size follows from the hyper-parameters, optional tensors included. All weights are zeros.
+//! They are for tests and planners that need a model of an architecture, but have no file of such a model. A model that
+//! is made in this way has every tensor whose size follows from the hyper-parameters, optional tensors included. All
+//! weights are zeros.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -27,9 +28,9 @@ pub fn architectures() -> Vec<String> {
 }
 
 impl Model {
-    /// Makes a model from metadata alone (`llama_model_init_from_user`): the GGUF file at `path` needs no tensors. If
-    /// the file has a tensor of the same name as one of the model's tensors, the model's tensor gets that type. All
-    /// others are `F32`.
+    /// Makes a model from metadata alone (`llama_model_init_from_user`): the GGUF file at `path` needs no tensors. Each
+    /// tensor of the model has the type of the file's tensor with the same name, or `F32` if the file has no such
+    /// tensor.
     ///
     /// All weights are zeros, and lie on the host.
     ///

@@ -59,8 +59,8 @@ pub struct MoeCacheShape {
     pub n_layer: u32,
     /// The number of the model's GPUs.
     pub n_gpu: u32,
-    /// The minimum size in bytes at which a cache is of use. It has room for the experts that one token uses in the
-    /// smallest of these layers, and for one expert more. 0 without such layers.
+    /// The minimum size in bytes at which a cache is of use. A cache of this size has room for the experts that one
+    /// token uses in the smallest of these layers, and for one expert more. 0 without such layers.
     pub least_bytes: u64,
     /// The size in bytes of a cache with room for all experts of these layers.
     pub most_bytes: u64,

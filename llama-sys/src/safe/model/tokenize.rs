@@ -1,6 +1,6 @@
 //! Conversion of texts of any length to tokens, by llama.cpp's tokenizers.
 //!
-//! If the caller's stack is too small for llama.cpp, it runs on a thread with a larger stack. If llama.cpp's time would
+//! If the caller's stack is too small for llama.cpp, a thread with a larger stack tokenises. If llama.cpp's time would
 //! grow with the square of the text's length, the text is cut, but only at places where a cut changes no token.
 
 use std::collections::HashSet;
@@ -25,8 +25,8 @@ const SHALLOW: usize = 1 << 9;
 /// SentencePiece texts of at most this many bytes are tokenised in one piece.
 const WHOLE: usize = 1 << 14;
 
-/// If a text is longer, each of its pieces has at least this many bytes. For each character that is not a token,
-/// llama.cpp copies all tokens before it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
+/// A longer text is cut into pieces of at least this many bytes. For each character that is not a token, llama.cpp
+/// copies all tokens before it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
 const PIECE: usize = 1 << 11;
 
 /// This character is put before each piece but the first. Without it, SentencePiece would put a space before the piece.
@@ -130,8 +130,8 @@ impl Vocab {
         let Some(lead) = self.lead()? else {
             return whole();
         };
-        // Some models add an EOS to each text. In pieces, there would be an EOS after the first piece. SAFETY: the
-        // model is held, and its vocabulary with it.
+        // If the model adds an EOS to each text, the text is not cut: there would be an EOS after the first piece.
+        // SAFETY: the model is held, and its vocabulary with it.
         let adds_eos = unsafe { raw::llama_vocab_get_add_eos(self.as_ptr()) };
         if known.contains(&LEAD) || (add_special && adds_eos) {
             return whole();

@@ -169,7 +169,7 @@ impl Candidates {
     pub fn map_logits(&mut self, mut change: impl FnMut(Token, f32) -> f32) {
         for Candidate(data) in &mut self.list[self.start..self.end] {
             let logit = change(data.id, data.logit);
-            // A larger logit would be infinite in the softmax, and its probability NaN.
+            // With an infinite logit, the softmax would yield NaN.
             data.logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) };
         }
         self.sorted = false;

@@ -158,8 +158,9 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_TYPICAL, [p, 0.0, 0.0])
     }
 
-    /// Keeps tokens whose logit is at most `n` standard deviations of all logits below the highest
-    /// (<https://arxiv.org/abs/2411.07641>); 0.0 or less keeps all.
+    /// Keeps tokens whose logit is at most `n` standard deviations below the highest logit
+    /// (<https://arxiv.org/abs/2411.07641>). The standard deviation is that of all logits. 0.0 or less keeps all
+    /// tokens.
     ///
     /// # Errors
     ///
@@ -169,9 +170,9 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_TOP_N_SIGMA, [n, 0.0, 0.0])
     }
 
-    /// Excludes top choices: with probability `chance`, drops all tokens whose probability is at least `threshold`, but
-    /// keeps the least likely of these. A `chance` of 0.0 or a threshold above 0.5 drops none. This sampler has its own
-    /// random numbers, which `seed` determines.
+    /// Excludes top choices: with probability `chance`, drops the tokens whose probability is at least `threshold`,
+    /// except for the least likely of them. A `chance` of 0.0 or a threshold above 0.5 drops none. This sampler has its
+    /// own random numbers, which `seed` determines.
     ///
     /// # Errors
     ///

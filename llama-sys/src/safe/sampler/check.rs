@@ -8,12 +8,12 @@ use crate::safe::call::Error;
 /// Maximum of `last_n`. No context of today has as many tokens.
 const MAX_LAST_N: u32 = 1 << 24;
 
-/// The maximum that may be added to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit
-/// (llama-sampler.cpp, llama_token_data_array_partial_sort), and such a number must stay far below the maximum of an
-/// `int`.
+/// The maximum that may be added to a logit. llama.cpp sorts by 6.4 times the logit, converted to `int`
+/// (llama-sampler.cpp, llama_token_data_array_partial_sort). This number must stay far below the maximum of an `int`.
 const MAX_BIAS: f32 = 1e6;
 
-/// The lowest temperature. With a lower one, divided logits would be too large for that sort, or infinite.
+/// The lowest temperature. With a lower one, the divided logits would be infinite, or too large for llama.cpp to sort
+/// ([`MAX_BIAS`]).
 pub(super) const MIN_TEMPERATURE: f32 = 1e-6;
 
 /// Maximum number of bytes in a sequence breaker. llama.cpp silently cuts off the rest of a longer one

@@ -27,7 +27,7 @@ pub struct Sampler {
     n_tokens: u32,
     seed: Option<u32>,
     depends_on_logits: bool,
-    /// The vocabulary with the texts of tokens that a grammar reads.
+    /// The vocabulary, if the chain has a grammar: the grammar reads the tokens' texts.
     _vocab: Option<Vocab>,
     /// A list that is filled again for each mask, with the tokens that the mask allows.
     allowed: Candidates,

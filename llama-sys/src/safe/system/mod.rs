@@ -53,7 +53,8 @@ pub fn longest_file() -> Option<u64> {
 ///
 /// # Errors
 ///
-/// The system's error, if no file descriptors are left or there is no `/proc`. An error too if the system is not Linux.
+/// The system's error, if no file descriptors are left or there is no `/proc`. On systems other than Linux, this is
+/// always an error.
 pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,4 @@
-//! Sparse files on Windows. Without this mark, holes in a file take space there.
+//! Sparse files on Windows, where holes in a file take space unless the file is marked as sparse.
 
 use std::fs::File;
 use std::io;

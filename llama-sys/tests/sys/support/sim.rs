@@ -7,7 +7,7 @@ pub(crate) use super::demo_path;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A prompt of more than 32 tokens. With more than 32, GPUs compute the layers on the host too.
+/// A prompt of more than 32 tokens. From 32 tokens on, GPUs also compute with the weights on the host.
 pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the earth. And the earth was without form, and \
                                  void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face \
                                  of the waters.";
@@ -48,8 +48,8 @@ pub(crate) fn load(cards: &[&SimGpu], n_gpu_layers: i32) -> Model {
     try_load(cards, n_gpu_layers).unwrap()
 }
 
-/// Parameters of a small context, which is quick. It has one thread, because ggml's threads spin while they wait for
-/// each other.
+/// Parameters of a small context, which is quick. It has one thread, because several tests run at the same time on the
+/// same cores.
 pub(crate) fn context_params() -> ContextParams {
     ContextParams {
         n_ctx: 256,

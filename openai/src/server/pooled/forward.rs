@@ -266,7 +266,7 @@ fn is_death(error: &ApiError) -> bool {
     error.code == Some(WORKER_DIED)
 }
 
-/// The routes that serve a loaded model. The pool drops it before it unloads the model.
+/// The routes that serve a loaded model. The pool drops this value before it unloads the model.
 struct ServedModel {
     routes: Router,
     totals: Option<Arc<Totals>>,
@@ -326,7 +326,8 @@ impl Drop for Kept {
     }
 }
 
-/// The body of an answer. It must be dropped before the handle of its model.
+/// The body of an answer, and what it keeps alive. Fields are dropped in their order: the body must be dropped before
+/// the handle of its model.
 struct Answer {
     body: HttpBody,
     _kept: Kept,

@@ -33,7 +33,7 @@ type MakeApi = Arc<dyn Fn(&ModelHandle, Api) -> Result<Api, ApiError> + Send + S
 type MakeEmbedder = Arc<dyn Fn(Embedder) -> Embedder + Send + Sync>;
 type MakePage = Arc<dyn Fn(&Pool) -> String + Send + Sync>;
 
-/// The models of a pool, as what a [`Server`] serves.
+/// What a [`Server`] for a pool serves: the pool's models.
 pub struct ManyModels {
     pool: Pool,
     engine: MakeEngine,
@@ -119,7 +119,8 @@ impl Server<ManyModels> {
         self
     }
 
-    /// Accepts requests until `stop` is ready, then lets running answers finish.
+    /// Accepts requests until `stop` is ready. Then it waits for running answers, at most as long as the
+    /// [time limit](Self::timeout), and closes the connections of the rest.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let most = self.served.requests + MORE_CONNECTIONS;
         let routes = self.access.guard(routes(self.served));

@@ -1,5 +1,5 @@
 //! The host under Linux: the system's available memory, bounded by every limit on this process, and the cores and
-//! caches. They decide the number of threads, and the size of data that does not stay in the caches.
+//! caches. The cores decide the number of threads. The caches decide the size of data that does not stay in them.
 
 use std::fs;
 use std::ops::RangeInclusive;

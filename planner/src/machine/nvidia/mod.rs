@@ -135,8 +135,8 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
         error => Some(format!("does not start: {error}")),
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
-        // When it is dropped, nvml-wrapper shuts NVML down, and panics if this fails. It is better never to shut NVML
-        // down.
+        // When the handle is dropped, nvml-wrapper shuts NVML down, and panics if this fails. It is better never to
+        // shut NVML down.
         std::mem::forget(nvml);
         let problem = "is not a complete NVIDIA driver library: it has no nvmlShutdown";
         return Err(Some(problem.to_owned()));

@@ -103,7 +103,7 @@ mod tests {
             // Only the first five tokens may differ.
             (vocabulary("gpt2", 1000, Some(4)), bpe(1000), None),
             (vocabulary("gpt2", 1000, Some(5)), bpe(1000), Some("token 5")),
-            // The token's id matters only if both vocabularies add the token.
+            // The id of the token before a text matters only if both vocabularies add that token.
             (first(7, false), first(8, false), None),
             (first(7, true), bpe(1000), None),
             (first(7, true), first(8, true), Some(before)),

@@ -1,7 +1,7 @@
 //! Headroom: bytes that are left free on purpose, in three named parts. llama.cpp's breakdown does not count the
 //! driver's own memory, growth after the load, or other processes (llama.cpp PRs 20595 and 18354, issue 22107; Ollama
-//! issues 13235 and 7654). The values come from a table until measurements replace them. The table's values are rather
-//! too large than too small.
+//! issues 13235 and 7654). The values come from a table until measurements replace them. The table's values err on the
+//! large side.
 
 mod known;
 

@@ -13,8 +13,7 @@ use crate::plan::{
 use super::moving::{measured_seconds, stated_seconds};
 use super::{ByDepth, SecondsAtDepth};
 
-/// The minimum speed-up, as a factor, of another placement. Otherwise the plan does not mention it, and the model does
-/// not move to it.
+/// The minimum speed-up, as a factor, for which the plan mentions another placement and the model moves to it.
 const MIN_SPEEDUP: f64 = 1.1;
 /// In a conversation that reaches the end of the context, a second placement must save at least this multiple of the
 /// time of a move. The reason is that a conversation may end at any depth, and the rule may then lose the time of a

@@ -79,7 +79,8 @@ impl Corrections {
         (similar.map_or(0, beyond), MAX_SLACK_BYTES)
     }
 
-    /// By how many bytes the host exceeds the estimate. This is found in the same way.
+    /// Bytes that the host takes beyond the estimate. The number comes from a probed host of the same kind, or from the
+    /// most similar kind.
     pub(super) fn of_host(&self, kind: &HostKind) -> i64 {
         let similarity = |other: &HostKind| {
             (kind.setting == other.setting, kind.role == other.role, kind.is_pipelined == other.is_pipelined)

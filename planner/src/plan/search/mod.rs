@@ -395,7 +395,7 @@ impl<'a> Placements<'a> {
     }
 }
 
-/// Separates from the others the GPUs that would take longer than the host for the whole model.
+/// Separates the GPUs that would take longer than the host for the whole model from all other GPUs.
 fn split_off_slow<'a>(
     gpus: Vec<&'a Gpu>,
     profile: &ModelProfile,

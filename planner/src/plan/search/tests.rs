@@ -289,7 +289,8 @@ fn placements_without_room_are_not_tried_again_and_again() {
     // The token embedding stays on the host and leaves too little memory there for a GPU's driver.
     let beside = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
     let auto = request(HostParts::Auto, 1);
-    // The GPUs' part of the model leaves 3 MiB free, and any part on the host needs a larger compute buffer.
+    // With all layers on the GPUs, the host has 3 MiB left. With any part of them on the host, its compute buffer would
+    // grow by more than that.
     let parts = request(HostParts::FeedForward, 513);
     let few = vec![card(49_298_429), card(46_337_063), fast(109_120_842)];
     // The first GPU computes with the host's weights. It has too little memory for this work even if the other GPUs are

@@ -109,7 +109,8 @@ const CORE_FLOPS: f64 = 80e9;
 /// at once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
-/// How many times as much the matrix size counts as the number of tokens, when the nearest measured figure is chosen.
+/// The weight of the matrix size, as a multiple of the weight of the number of tokens, when the nearest measured figure
+/// is chosen.
 const SIZE_BEFORE_TOKENS: f64 = 4.0;
 
 /// The source of a device's rates, the most reliable first.
@@ -287,8 +288,8 @@ impl Rate {
             basis,
             seconds_per_layer,
             routing: GPU_ROUTING,
-            // These kernels take as long to launch as the kernels of other layers, so their time scales with a layer's
-            // fixed time.
+            // The kernels of a recurrent state take as long to launch as other kernels, so their time scales with a
+            // layer's fixed time.
             recurrence: GPU_RECURRENCE * seconds_per_layer / GPU_LAYER,
             flops: prompt_flops_of(gpu, bytes_per_second),
             activations: Some(bytes_per_second / BYTES_PER_OUTPUT),

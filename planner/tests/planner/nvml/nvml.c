@@ -1,4 +1,4 @@
-/* An NVIDIA driver library (NVML) that answers as a script says: every answer of a driver is tested without a card.
+/* An NVIDIA driver library (NVML) whose answers come from a script. So every answer of a driver is tested without a card.
  *
  * The script lies beside the library, as `<library>.script`; each test has its own copy of both. Its lines, numbers in decimal:
  *

@@ -1,4 +1,5 @@
-//! What no rule is faster than, and what a rule without any decision reaches that knows the whole trace.
+//! Two bounds: the waiting that no rule can undercut, and the waiting under fixed placements that are chosen with
+//! knowledge of the whole trace.
 
 use autoplace::machine::Machine;
 use autoplace_pool::Rung;
@@ -46,9 +47,9 @@ pub(super) fn with_room_for_all((machine, models, wishes): (&Machine, &[TracedMo
     sim::run((&machine, models, wishes), Caching::Nothing, &mut Fixed { rungs, is_shared: false })
 }
 
-/// The report of the fixed placements beside each other with which requests wait least; `None` if the models do not
-/// fit together. All combinations of up to three models are tried; of more, one rung after another is changed for the
-/// better.
+/// The report of the fixed placements, all loaded at the same time, with which requests wait least; `None` if the
+/// models do not fit together. For up to three models, all combinations are tried. For more models, one rung after
+/// another is changed as long as that helps.
 pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<Report> {
     let (machine, models, wishes) = trace;
     let rung = |model: usize, index: usize| &models[model].ladder.rungs()[index];
@@ -63,7 +64,7 @@ pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<R
         sim::run(trace, Caching::Nothing, &mut Fixed { rungs, is_shared: true })
     };
     let mut best: Option<(Vec<usize>, Report)> = None;
-    // All texts together take this much longer in each rung, whatever waits for whatever.
+    // By how many seconds all texts together take longer in this rung than in the fastest one, without any waits.
     let extra = |model: usize, index: usize| -> f64 {
         let of = wishes.iter().filter(|wish| wish.model == model);
         of.map(|wish| sim::seconds(rung(model, index), wish) - sim::seconds(rung(model, 0), wish)).sum()

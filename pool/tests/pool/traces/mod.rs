@@ -231,15 +231,16 @@ fn five_traces() {
     five([1, 2, 3, 4, 5]);
 }
 
-/// The rule is never changed after a look at these: they show whether what was gained on the others holds.
+/// The rule is never changed because of the results of these seeds. They show whether the gains on the other seeds hold
+/// here too.
 #[test]
 #[ignore = "a minute or two: prints the second table of benches/results"]
 fn five_traces_held_out() {
     five([301, 302, 303, 304, 305]);
 }
 
-/// Prints, for five further seeds of each kind that no change of the rule has seen, the waiting by the pool over that
-/// by the best other rule, and the bytes that both have read.
+/// Uses five further seeds of each kind, which no change of the rule has seen. Prints the waiting under the pool's
+/// rule, divided by the waiting under the best other rule, and the bytes that both rules have read.
 #[test]
 #[ignore = "a minute or two: prints the third table of benches/results"]
 fn twenty_five_traces_held_out() {

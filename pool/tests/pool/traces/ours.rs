@@ -21,9 +21,10 @@ pub(crate) struct Ours {
     last: Option<usize>,
     /// Whether a request has come, or one has ended, since the last decision about the next request.
     may_anticipate: bool,
-    /// Whether it knows the next requests of the trace, as no rule can.
+    /// Whether the rule knows the next requests of the trace, which no real rule can know.
     is_clairvoyant: bool,
-    /// The requests that had come at the last decision: those for a loaded model are answered before it leaves.
+    /// The requests that had come before the last decision. If such a request is for a loaded model, it is answered
+    /// before the model leaves.
     with_handle: BTreeSet<usize>,
     /// Number of requests that have come.
     come: usize,

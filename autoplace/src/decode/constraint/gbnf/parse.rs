@@ -241,8 +241,8 @@ impl<'a> Parser<'a> {
 
     fn number(&mut self) -> Result<u32, Unenforced> {
         let digits = self.run("a number", |c| c.is_ascii_digit())?;
-        // A number of more than 32 bits is replaced by the largest number of 32 bits. Both have the same meaning: they
-        // are refused, or mean "unlimited".
+        // A number of more than 32 bits is replaced by the largest number of 32 bits. The two numbers have the same
+        // meaning: both are refused, or both mean "unlimited".
         Ok(digits.parse().unwrap_or(u32::MAX))
     }
 

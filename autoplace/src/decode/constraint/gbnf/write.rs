@@ -21,8 +21,8 @@ pub(super) fn lark(pieces: &Pieces<'_>) -> String {
             continue;
         }
         let regex = sequence(parts, &mut named);
-        // A terminal must not match the empty text. Instead, a rule that names a terminal makes it optional if the
-        // terminal could be empty.
+        // A terminal must not match the empty text. If a terminal could be empty, each rule that names it makes it
+        // optional.
         let _ = match pieces.is_nullable(terminal) {
             true => writeln!(lark, "T{terminal}: ({regex}) & /(?s:.)+/"),
             false => writeln!(lark, "T{terminal}: {regex}"),

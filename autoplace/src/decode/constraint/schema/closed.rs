@@ -51,8 +51,8 @@ fn open_name(index: usize) -> String {
 
 struct Closer<'a> {
     original: &'a Value,
-    /// References for which a copy of the target is needed that is not closed, because the target describes only a part
-    /// of an object.
+    /// References whose targets describe only a part of an object. Each of them needs a copy of its target that is not
+    /// closed.
     opened: Vec<String>,
     left: usize,
 }
@@ -62,7 +62,7 @@ struct Closer<'a> {
 struct Said {
     names: Vec<String>,
     patterns: Vec<String>,
-    /// Whether a schema mentions other properties.
+    /// Whether a schema has `additionalProperties`.
     of_others: bool,
 }
 
@@ -81,7 +81,8 @@ impl Closer<'_> {
         let own = members.keys().filter(|key| !is_in(ANNOTATIONS, key) && *key != "type");
         let is_alone = own.count() == 1;
         if is_whole && (said.names.is_empty() || is_alone && !members.contains_key("allOf")) {
-            // The schema consists of alternatives, or refers to a schema, and these are complete.
+            // The schema consists of alternatives or of a reference. Each alternative, and the target, describes the
+            // whole value.
             return self.applied(members, true);
         }
         if is_whole && !said.of_others {

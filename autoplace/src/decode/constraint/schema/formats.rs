@@ -134,7 +134,7 @@ const IPV4: &str =
 static IPV6: LazyLock<String> = LazyLock::new(|| {
     let group = "[0-9a-fA-F]{1,4}";
     let last = format!("(?:{group}:{group}|{IPV4})");
-    // The groups before `::`. There are at most `most` plus one of them.
+    // At most `most + 1` groups, and the `::` after them.
     let before = |most: usize| format!("(?:(?:{group}:){{0,{most}}}{group})?::");
     [
         format!("(?:{group}:){{6}}{last}"),

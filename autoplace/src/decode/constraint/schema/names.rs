@@ -58,7 +58,7 @@ impl Names {
         Some(RegexAst::ExprRef(expression))
     }
 
-    /// Whether no writable name matches `these` and none of `others`.
+    /// Whether every writable name that matches `these` also matches one of `others`.
     fn are_none(&mut self, these: &RegexAst, others: &[RegexAst]) -> bool {
         let mut all = vec![RegexAst::Regex(WRITTEN.to_owned()), these.clone()];
         if !others.is_empty() {

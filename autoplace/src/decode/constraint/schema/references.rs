@@ -1,4 +1,5 @@
-//! Resolves the references of a schema, and ensures that their values can be finite.
+//! Resolves the references of a schema. Schemas that only an infinite value would meet are replaced by `false`, or
+//! refused if the whole schema is one.
 
 use std::collections::{HashMap, HashSet};
 

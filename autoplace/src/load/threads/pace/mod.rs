@@ -12,8 +12,8 @@ use std::time::Duration;
 use super::{ThreadBasis, Threads, choose, ladder};
 use crate::machine::ConditionsWatch;
 
-/// Minimum size of a window: this number of steps that last at least [`WINDOW`], or else the numbers of the next two
-/// constants.
+/// Minimum size of a window: `STEPS` steps that last at least `WINDOW`, or `FEW_STEPS` steps that last at least
+/// `LONG_WINDOW`.
 const STEPS: u32 = 4;
 const WINDOW: Duration = Duration::from_millis(100);
 const FEW_STEPS: u32 = 2;

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::{NEEDED, Rig, on_first, sample, with_threads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::event::Event;
-use crate::watch::latch::Settings;
 use crate::watch::sample::{DeviceSample, Sample};
+use crate::watch::settings::Settings;
 
 /// The condition of an event.
 fn condition(event: &Event) -> String {

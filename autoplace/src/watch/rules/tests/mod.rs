@@ -9,8 +9,8 @@ use crate::load::{Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::latch::Settings;
 use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
+use crate::watch::settings::Settings;
 
 const NEEDED: u64 = mib(100);
 const HOT: [ThrottleReason; 1] = [ThrottleReason::Heat];
@@ -113,7 +113,7 @@ fn fewer_threads_are_reported_at_once_and_their_end_after_calm() {
     assert_eq!(restored.to_string(), "2 threads generate again");
     assert!(restored.is_end());
     assert_eq!(rig.steps(10, &with(2)), [restored]);
-    // Events that have begun end when the watching ends.
+    // When the watching ends, so do all events that have begun.
     assert_eq!(rig.step(&with(1)), [fewer]);
     let mut events = Vec::new();
     rig.rules.end(&mut events);

@@ -302,8 +302,8 @@ impl Buffers {
         let unsure = sum(&[
             (true, largest / 2),
             (only_rotates, attention),
-            // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the first
-            // term, which counts a half, by 2 % of a cache.
+            // Copies of a cache on the host overlap. The first term of this list counts half a cache; in one of 1,722
+            // random placements, the buffer exceeded that by 2 % of a cache.
             (!self.offload_kqv, largest / 8),
             (strays, 4 * self.stream + (4 << 20)),
             (adds, self.ffn_step),
@@ -317,7 +317,7 @@ impl Buffers {
     }
 
     /// Bytes that the first GPU needs for a weight that it borrows from the host, and for the step that computes with
-    /// this weight. The weight takes the gap of the previous weight, and the step's result also takes it if it fits.
+    /// this weight. The weight lies in the gap that the previous weight left, and so does the step's result if it fits.
     fn borrowed(&self, host: &Largest, for_host: bool) -> u128 {
         let (up, down) = (u128_of(host.up), u128_of(host.down));
         let rises = 2 * self.hidden + up + if up < self.hidden { self.hidden } else { 0 };
@@ -335,8 +335,9 @@ impl Buffers {
         rises.max(falls).max(u128_of(host.other) + self.queries) + queries + routed
     }
 
-    /// If only feed-forward matrices are borrowed, a matrix that is larger than the previous matrix lies above the gap
-    /// that the previous matrix left. Everything else fits into the gap.
+    /// Bytes of the buffer if a matrix lies above the gap that the previous matrix left; otherwise 0, because
+    /// everything fits into the gap. A matrix lies above the gap if only feed-forward matrices are borrowed, and it is
+    /// larger than the previous one.
     fn above(&self, host: &Largest, for_host: bool) -> u128 {
         if host.down > host.up && !for_host {
             u128_of(host.up) + u128_of(host.down) + self.hidden + self.inputs
