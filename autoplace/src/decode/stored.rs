@@ -32,7 +32,7 @@ const UNIT: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 const AT_ONCE: usize = 4 * UNIT;
 const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 
-/// Seconds for which running texts wait between two steps while bytes are copied into the store. Where the system has to
+/// Seconds for which running texts wait between two steps while bytes are copied into the store. If the system has to
 /// provide new memory, a part takes up to twice as long. A small model needs some milliseconds for a token.
 const TIME_AT_ONCE: f64 = 2e-3;
 
