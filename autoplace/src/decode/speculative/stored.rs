@@ -98,8 +98,8 @@ impl StoredDrafter {
     }
 
     /// Restores what the block for multi-token prediction held of an earlier text that ended just before the token
-    /// `from`. `width` is the size of a hidden state, and `others` the number of tokens of other sequences. If the result
-    /// is `None`, the block's record is unchanged, but its context may be empty.
+    /// `from`. `width` is the size of a hidden state, and `others` the number of tokens of other sequences. If the
+    /// result is `None`, the block's record is unchanged, but its context may be empty.
     pub(super) fn restore_followed(
         &mut self,
         context: &mut Context,

@@ -13,8 +13,8 @@ use llama_sys::{Context, Position, RowPiece, RowShape, SeqId};
 use super::{AT_ONCE, AT_ONCE_LIMITS, Restored, Stored};
 use crate::store::{Brought, Found, PromptStore, smoothed};
 
-/// Seconds for which running texts wait between two steps while rows are written. It is longer than the time for copying
-/// into the store, because here another text waits too.
+/// Seconds for which running texts wait between two steps while rows are written. This is longer than the time for
+/// copying into the store, because here another text waits too.
 const TIME_AT_ONCE: f64 = 4e-3;
 
 /// A sequence that has its cells, and only a part of its rows.

@@ -397,8 +397,8 @@ impl Context {
     fn cells(&mut self, seq: SeqId) -> Result<(Cells, u64), Error> {
         let mut cells = Cells::default();
         let (ctx, user) = (self.as_ptr(), (&raw mut cells).cast());
-        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. The callbacks are called
-        // only during the call, with these cells, which outlive it.
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. The callbacks are
+        // called only during the call, with these cells, which outlive it.
         let total = call::checked(|error| unsafe {
             raw::shim_state_write_cells(ctx, seq, Some(put_between), Some(put_place), user, error)
         });

@@ -1,5 +1,5 @@
-//! Rows that were [read](super::StateRows) are written into a sequence again, if needed in parts between computations of
-//! other sequences.
+//! Rows that were [read](super::StateRows) are written into a sequence again, if needed in parts between computations
+//! of other sequences.
 //!
 //! llama.cpp restores a whole sequence in one call. The shim lets this call assign the cells and read everything except
 //! the rows, and notes where in the tensors the rows belong. Cells of full attention stay where they are as long as
