@@ -32,10 +32,10 @@ struct Args {
     /// Maximum number of tokens in an answer
     #[arg(short, default_value_t = 1024)]
     n: usize,
-    /// Tokens of context [default: 4096 to 32768, as many as cost no layer]
+    /// Tokens of context [default: 4096 to 32768, the most that moves no layer to the host]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
-    /// Seed of the random choice [default: a new one every time]
+    /// Seed of the random choice [default: a new seed every time]
     #[arg(long)]
     seed: Option<u32>,
 }

@@ -29,13 +29,13 @@ struct Args {
     /// Maximum number of tokens to generate
     #[arg(short, default_value_t = 128)]
     n: usize,
-    /// Tokens of context [default: 4096 to 32768, as many as cost no layer]
+    /// Tokens of context [default: 4096 to 32768, the most that moves no layer to the host]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
     /// Sampling temperature; 0 always takes the likeliest token
     #[arg(long, default_value_t = 0.8)]
     temp: f32,
-    /// Seed of the random choice [default: a new one every time]
+    /// Seed of the random choice [default: a new seed every time]
     #[arg(long)]
     seed: Option<u32>,
     /// Layers on the GPU [default: as many as fit safely]

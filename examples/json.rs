@@ -53,7 +53,7 @@ struct Args {
     /// Maximum number of tokens to generate
     #[arg(short, default_value_t = 400)]
     n: usize,
-    /// Seed of the random choice [default: a new one every time]
+    /// Seed of the random choice [default: a new seed every time]
     #[arg(long)]
     seed: Option<u32>,
 }

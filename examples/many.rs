@@ -48,7 +48,7 @@ struct Args {
     /// Sampling temperature; 0 always takes the likeliest token
     #[arg(long, default_value_t = 0.8)]
     temp: f32,
-    /// Seed of the random choice [default: a new one every time]
+    /// Seed of the random choice [default: a new seed every time]
     #[arg(long)]
     seed: Option<u32>,
 }

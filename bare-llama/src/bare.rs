@@ -76,7 +76,7 @@ impl Bare {
         let mut proportions = vec![0.0_f32; unsafe { raw::llama_max_devices() }];
         ensure!(
             split.tensor_split.len() <= proportions.len(),
-            "llama.cpp takes {} devices, and there are {}",
+            "llama.cpp accepts {} devices, but there are {}",
             proportions.len(),
             split.tensor_split.len()
         );
@@ -135,12 +135,11 @@ impl Bare {
         Ok(bare)
     }
 
-    /// Empties the memory of the context and returns the context. The pointer is valid as long as this value lives.
-    pub fn cleared(&mut self) -> *mut raw::llama_context {
+    /// Empties the memory of the context.
+    pub fn clear(&mut self) {
         // SAFETY: the context lives.
         unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context.as_ptr()), true) };
         self.depth = 0;
-        self.context.as_ptr()
     }
 
     pub(super) fn context(&mut self) -> *mut raw::llama_context {
@@ -148,17 +147,18 @@ impl Bare {
     }
 
     /// The vocabulary. The pointer is valid as long as this value lives.
-    pub fn vocab(&self) -> *const raw::llama_vocab {
+    pub(super) fn vocab(&self) -> *const raw::llama_vocab {
         // SAFETY: the model lives.
         unsafe { raw::llama_model_get_vocab(self.model.as_ptr()) }
     }
 
-    /// The tokens of a text, with the tokens that the model adds around it.
+    /// The tokens of a text. With `add_special`, they have the tokens that the model adds around a text; with
+    /// `parse_special`, the texts of control tokens become these tokens.
     ///
     /// # Panics
     ///
     /// The text has more than 500 MiB.
-    pub fn tokenize(&self, text: &str) -> Vec<raw::llama_token> {
+    pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<raw::llama_token> {
         // A text has at most one token for each byte, a space counts as three bytes, and there may be tokens around the
         // text.
         let mut tokens = vec![0; 3 * text.len() + 8];
@@ -170,8 +170,8 @@ impl Bare {
                 text.len() as i32,
                 tokens.as_mut_ptr(),
                 tokens.len() as i32,
-                true,
-                false,
+                add_special,
+                parse_special,
             )
         };
         tokens.truncate(usize::try_from(count).expect("there is room for all"));

@@ -7,7 +7,7 @@ use llama_sys::raw;
 /// # Safety
 ///
 /// The caller must free the chain exactly once (`llama_sampler_free`).
-pub unsafe fn chain(seed: u32) -> *mut raw::llama_sampler {
+pub(super) unsafe fn chain(seed: u32) -> *mut raw::llama_sampler {
     // SAFETY: plain numbers; the chain takes ownership of the samplers that are added to it.
     unsafe {
         let chain = raw::llama_sampler_chain_init(raw::llama_sampler_chain_default_params());

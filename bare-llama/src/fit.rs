@@ -90,7 +90,7 @@ impl FitRequest<'_> {
         }
         ensure!(
             context.n_ctx == self.params.n_ctx,
-            "llama.cpp's fit makes {} tokens of {}",
+            "llama.cpp's fit has changed the context to {} tokens from {}",
             context.n_ctx,
             self.params.n_ctx
         );

@@ -17,7 +17,7 @@ impl Bare {
     ///
     /// `llama_decode` fails.
     pub fn prompt(&mut self, tokens: usize) -> Result<f64> {
-        self.cleared();
+        self.clear();
         let begin = Instant::now();
         for done in (0..tokens).step_by(self.n_batch) {
             self.compute(self.n_batch.min(tokens - done))?;
@@ -32,7 +32,7 @@ impl Bare {
     ///
     /// `llama_decode` fails.
     pub fn generation(&mut self, tokens: usize) -> Result<f64> {
-        self.cleared();
+        self.clear();
         let begin = Instant::now();
         for _ in 0..tokens {
             self.compute(1)?;
@@ -93,7 +93,7 @@ impl Bare {
             let batch = raw::llama_batch_get_one(batch.as_mut_ptr(), count);
             raw::llama_decode(self.context(), batch)
         };
-        ensure!(status == 0, "llama_decode answers {status} to {count} tokens");
+        ensure!(status == 0, "llama_decode returned {status} for {count} tokens");
         self.depth += tokens;
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! Compares the times of two ways to do the same work, which take turns in one process.
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
+
+use bare_llama::in_turns;
 
 const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 #[allow(dead_code, reason = "each benchmark reports what it is about")]
@@ -56,22 +59,11 @@ pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl 
     let least = given.filter(|_| is_measured()).unwrap_or(least);
     // The first runs warm up the caches and the code paths.
     assert_eq!(first(of).1, second(of).1, "both generate the same number of tokens");
-    let mut pairs = Vec::new();
     let began = Instant::now();
-    for round in 0..most {
-        if round >= least && began.elapsed() > longest {
-            break;
-        }
-        // The order alternates from round to round, so that a drifting clock speed favours neither way.
-        let (a, b) = if round % 2 == 0 {
-            let a = first(of);
-            (a, second(of))
-        } else {
-            let b = second(of);
-            (first(of), b)
-        };
-        pairs.push((per_token(a), per_token(b)));
-    }
+    let goes_on = |round| round < most && (round < least || began.elapsed() <= longest);
+    let runs = in_turns(of, goes_on, |of| Ok::<_, Infallible>(first(of)), |of| Ok(second(of)));
+    let Ok(runs) = runs;
+    let pairs: Vec<(f64, f64)> = runs.into_iter().map(|(a, b)| (per_token(a), per_token(b))).collect();
     let quickest = |times: fn(&(f64, f64)) -> f64| {
         let times = pairs.iter().map(times);
         times.fold(f64::INFINITY, f64::min)
@@ -93,9 +85,7 @@ fn per_token((time, tokens): (Duration, usize)) -> f64 {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    bare_llama::median(values).expect("there is a round")
 }
 
 /// The 95 % confidence interval of the centre of these values: the range of the means of all pairs of values. The most

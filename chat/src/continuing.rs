@@ -26,7 +26,7 @@ fn final_text(messages: &mut [Value]) -> Option<&mut String> {
 
 /// Appends the mark to the last message.
 pub(super) fn mark(messages: &mut [Value]) -> Result<(), Error> {
-    let text = final_text(messages).ok_or(Error::Continue { reason: "there is no message with a text" })?;
+    let text = final_text(messages).ok_or(Error::Continue { reason: "it has no text" })?;
     text.push_str(TAG);
     Ok(())
 }
@@ -37,7 +37,7 @@ pub(super) fn end(prompt: &str, messages: &[Value]) -> Result<usize, Error> {
     let text = final_text(&mut messages).map(|text| text.trim().to_owned());
     let tag = prompt.rfind(TAG.trim_end());
     let (Some(tag), true) = (tag, text.is_some_and(|text| prompt.contains(&text))) else {
-        return Err(Error::Continue { reason: "the template does not show it as it is" });
+        return Err(Error::Continue { reason: "the template does not show the message unchanged" });
     };
     if prompt[tag..].starts_with(TAG) {
         return Ok(tag);

@@ -45,18 +45,18 @@ pub enum Error {
     /// [`describe_tools`](super::ChatTemplate::describe_tools) is off. So the model would not know that there are
     /// tools.
     #[error(
-        "the chat template shows no tools, so the model would not know of the {tools} given: let them be described in the system's message \
-         (`describe_tools`, the default), use another template of the model's (`chat_with`, `--template FILE`) or a model whose own template \
-         shows tools (Qwen 2.5 and 3, Llama 3.1 and later, Mistral Small 3, gpt-oss, Granite 3 and 4), or leave the tools out; of the built-in \
-         families ({}) none shows any",
+        "the chat template shows no tools, so the model would not know the {tools} given: describe them in the system message \
+         (`describe_tools`, the default), use another template (`chat_with`, `--template FILE`) or a model whose own template shows tools \
+         (Qwen 2.5 and 3, Llama 3.1 and later, Mistral Small 3, gpt-oss, Granite 3 and 4), or leave the tools out; none of the built-in \
+         families ({}) shows tools",
         super::FAMILIES.join(", ")
     )]
     ToolsNotShown { tools: usize },
     /// The prompt must show each picture and each sound once, but the template leaves out some of them or shows some
     /// twice.
     #[error(
-        "the chat template has no place for pictures and sounds: of {media} in the messages it shows {shown}; use another template of the \
-         model's (`chat_with`, `--template FILE`)"
+        "the chat template does not show every image and sound once: the messages have {media}, and the prompt has {shown}; use another \
+         template (`chat_with`, `--template FILE`)"
     )]
     MediaNotShown { media: usize, shown: usize },
     /// The model should continue the last message, but the template shows this message in a changed form.

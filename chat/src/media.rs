@@ -133,14 +133,14 @@ impl Media {
     }
 }
 
-/// Writes `picture of 640 x 480 pixels` or `sound of 3.2 s`.
+/// Writes `image of 640 x 480 pixels` or `sound of 3.2 s`.
 impl fmt::Display for Media {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the feature `media`, `f` is not used.
         let _ = &f;
         match self.0 {
             #[cfg(feature = "media")]
-            Kind::Image(ref image) => write!(f, "picture of {} x {} pixels", image.width(), image.height()),
+            Kind::Image(ref image) => write!(f, "image of {} x {} pixels", image.width(), image.height()),
             #[cfg(feature = "media")]
             Kind::Sound(ref sound) => write!(f, "sound of {:.1} s", sound.duration().as_secs_f64()),
         }
@@ -192,10 +192,10 @@ fn from_saved(saved: Saved) -> Result<Media, String> {
 #[cfg(not(feature = "media"))]
 fn from_saved(saved: Saved) -> Result<Media, String> {
     let what = match saved {
-        Saved::Image { width, height, rgb } => format!("a picture of {width} x {height} pixels, {} bytes", rgb.0.len()),
+        Saved::Image { width, height, rgb } => format!("an image of {width} x {height} pixels, {} bytes", rgb.0.len()),
         Saved::Sound { rate, samples } => format!("a sound at {rate} Hz, {} bytes", samples.0.len()),
     };
-    Err(format!("{what}: this build takes no media (feature `media`)"))
+    Err(format!("{what}: this build has no support for images and sound (feature `media`)"))
 }
 
 /// Bytes. In formats that people read, they are written as base64, and in other formats as bytes.

@@ -11,9 +11,9 @@ use crate::values::{MAX_TOKENS, gpu_layers, one_of};
 /// The request for a plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
-    /// Tokens of context; `8192+` is at least 8192, and more if they cost no layer; `auto` is `4096+`; 0 is the model's
-    /// training context [default: at least 4096, and up to 32768 if that costs no layer and leaves half of the
-    /// remaining memory free]
+    /// Tokens of context. `8192+` is at least 8192, and more if that moves no layer to the host; `auto` is `4096+`; 0
+    /// is the model's training context [default: at least 4096, and up to 32768 if that moves no layer to the host and
+    /// leaves half of the remaining memory free]
     #[arg(short, long, alias = "ctx-size", value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 if the
@@ -30,7 +30,7 @@ pub(crate) struct AskArgs {
     /// [default: on]
     #[arg(long, value_name = "on|off|auto", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
     pub(crate) kv_offload: Option<KvOffload>,
-    /// Keeps the whole context for layers with a sliding window too
+    /// Keeps the whole context in the cache of layers with a sliding window too
     #[arg(long)]
     pub(crate) swa_full: bool,
     /// Tokens computed at once. `auto` chooses 64 to 2048: fewer than 512 if the freed memory makes the plan faster, or
@@ -47,16 +47,17 @@ pub(crate) struct AskArgs {
     /// `auto` is experts, or feed-forward matrices for a model without experts
     #[arg(long, value_name = "auto|none|experts|ffn", value_parser = one_of(HOST_PARTS), default_value = "auto", hide_possible_values = true)]
     pub(crate) host_parts: HostParts,
-    /// A cache on the GPU for recently used experts of those that stay on the host: `auto` has one of the best size if
-    /// that makes the workload faster by a tenth; or its size over all GPUs (`4GiB`) [default: auto]
+    /// Size, over all GPUs, of a cache for recently used experts that stay on the host (`4GiB`). `auto` chooses the
+    /// best size, or no cache unless one makes the workload a tenth faster [default: auto]
     #[arg(long, value_name = "auto|off|SIZE", value_parser = moe_cache)]
     pub(crate) moe_cache: Option<MoeCache>,
-    /// The workload that should take the least time: tokens of a prompt and of its reply [default: 1024+256 in a
-    /// conversation that grows to the whole context]
+    /// The workload that should take the least time: tokens of a prompt, and tokens of its reply [default: 1024+256 in
+    /// a conversation that grows to the whole context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
-    /// Live tokens that the placement is made for. `follow`: if two placements are each faster at some depths and a
-    /// move pays, the model moves between them; `all`: one placement for the whole conversation [default: follow]
+    /// Number of live tokens for which the placement is made. `follow`: if one placement is faster for short texts and
+    /// another for long ones, and a move pays, the model moves between them; `all`: one placement for the whole
+    /// conversation [default: follow]
     #[arg(long, value_name = "follow|all|TOKENS", value_parser = depth)]
     pub(crate) depth: Option<Depth>,
     /// Flash attention; `auto` uses it if every device with a layer supports it [default: auto]
@@ -65,13 +66,13 @@ pub(crate) struct AskArgs {
     /// Layers on the GPU, the output layer included; an error if they do not fit [default: as many as fit safely]
     #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N|all|auto", value_parser = gpu_layers, allow_hyphen_values = true)]
     pub(crate) ngl: Option<GpuLayers>,
-    /// Memory to leave free on a GPU: `tight`, `default`, `cautious` (15 % of its total in all), a size (`600MiB`) or a
-    /// share of its total (`15%`)
+    /// Memory to leave free on a GPU: `tight`, `default`, `cautious` (15 % of the GPU's memory), a size (`600MiB`) or a
+    /// share of the GPU's memory (`15%`)
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
     /// Host memory for earlier prompts and answers, so that a conversation need not compute them again after other
-    /// texts took its place: `auto` is half of the memory that the plan leaves free, and at most 8 GiB; a size is kept
-    /// free by the plan [default: auto for `serve` of one model, otherwise off]
+    /// texts took its place. `auto` is half of the memory that the plan leaves free, and at most 8 GiB. The plan keeps
+    /// a given size free [default: auto for `serve` of one model, otherwise off]
     #[arg(long, value_name = "SIZE|auto|off", value_parser = cache_ram)]
     pub(crate) cache_ram: Option<CacheRam>,
     /// Also accepts a model larger than all memory: weights that do not fit are read from disk again for every token
@@ -199,7 +200,7 @@ fn cache_ram(text: &str) -> Result<CacheRam, String> {
     match text {
         "auto" => Ok(CacheRam::Auto),
         "off" | "0" => Ok(CacheRam::Off),
-        _ => sizes::size(text).map(CacheRam::Bytes).map_err(|error| format!("{error}, `auto`, or `off`")),
+        _ => sizes::size(text).map(CacheRam::Bytes).map_err(|error| format!("{error}; or auto, or off")),
     }
 }
 
@@ -208,7 +209,7 @@ fn moe_cache(text: &str) -> Result<MoeCache, String> {
     match text {
         "auto" => Ok(MoeCache::Auto),
         "off" | "0" => Ok(MoeCache::Off),
-        _ => sizes::size(text).map(MoeCache::Bytes).map_err(|error| format!("{error}, `auto`, or `off`")),
+        _ => sizes::size(text).map(MoeCache::Bytes).map_err(|error| format!("{error}; or auto, or off")),
     }
 }
 
@@ -241,7 +242,9 @@ fn context(text: &str) -> Result<Context, String> {
 /// Parses `follow`, `all`, or a number of live tokens.
 fn depth(text: &str) -> Result<Depth, String> {
     match text.parse().map_err(|error: ParseError| error.to_string())? {
-        Depth::Fixed(tokens) if tokens > MAX_TOKENS => Err(format!("tokens are 0 to {MAX_TOKENS}")),
+        Depth::Fixed(tokens) if tokens > MAX_TOKENS => {
+            Err(format!("write 0 to {MAX_TOKENS} tokens, `follow` or `all`"))
+        }
         depth => Ok(depth),
     }
 }
@@ -255,5 +258,27 @@ fn workload(text: &str) -> Result<Workload, String> {
         _ => Err(format!(
             "`{text}` is not a workload: write PROMPT+REPLY in tokens, such as 4096+512, with a reply of at least 1"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{moe_cache, workload};
+    use autoplace::plan::{MoeCache, Workload};
+
+    #[test]
+    fn a_workload_is_a_prompt_and_its_reply() {
+        assert_eq!(workload("4096+512"), Ok(Workload::new(4096, 512)));
+        assert_eq!(workload("0+1"), Ok(Workload::new(0, 1)));
+        for wrong in ["4096", "4096+0", "+5", "a+b", "9999999999+1"] {
+            assert!(workload(wrong).unwrap_err().contains("PROMPT+REPLY"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_cache_of_experts_is_a_number_of_bytes_or_a_word() {
+        assert_eq!(["auto", "off", "0"].map(moe_cache), [Ok(MoeCache::Auto), Ok(MoeCache::Off), Ok(MoeCache::Off)]);
+        assert_eq!(moe_cache("512MiB"), Ok(MoeCache::Bytes(512 << 20)));
+        assert!(moe_cache("much").unwrap_err().ends_with("`auto`, or `off`"));
     }
 }

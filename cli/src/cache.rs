@@ -33,7 +33,7 @@ pub(crate) enum CacheVerb {
 pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
     let (CacheVerb::List { folder } | CacheVerb::Stat { folder } | CacheVerb::Clear { folder }) = verb;
     if !folder.is_dir() {
-        return Err(format!("{}: there is no such folder", folder.display()).into());
+        return Err(format!("{}: this folder does not exist", folder.display()).into());
     }
     // The store is opened without a limit. Otherwise, opening it could remove texts.
     let store = PromptStore::open(StoreOptions::new(u64::MAX).folder(folder, u64::MAX))?;
@@ -51,10 +51,10 @@ pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
         CacheVerb::Stat { .. } => {
             let models = store.models().len();
             let tokens = usage.tokens;
-            Ok(format!("{size} in {} pieces: {tokens} tokens of {models} models", usage.pieces))
+            Ok(format!("{size} in {} pieces: {tokens} tokens from {models} models", usage.pieces))
         }
         CacheVerb::Clear { .. } if usage.folder_limit == 0 => {
-            Err(format!("{}: another process writes there; end it first", folder.display()).into())
+            Err(format!("{}: another process writes into this folder; end that process first", folder.display()).into())
         }
         CacheVerb::Clear { .. } => {
             store.clear();

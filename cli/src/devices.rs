@@ -58,7 +58,7 @@ fn words(machine: &Machine) -> String {
     }
     describe_host(&mut lines, &machine.host);
     if machine.wsl {
-        lines.push("Linux inside of Windows (WSL): Windows hands out the GPU's memory".to_owned());
+        lines.push("Linux runs inside Windows (WSL): Windows manages the GPU's memory".to_owned());
     }
     lines.extend(machine.unused_gpus.iter().map(ToString::to_string));
     lines.extend(machine.notes.iter().map(|note| format!("note: {note}")));

@@ -16,12 +16,12 @@ pub(crate) struct DraftOptionArgs {
     /// Type of the values of the draft model [default: f16]
     #[arg(long, value_name = "TYPE")]
     draft_cache_type_v: Option<KvType>,
-    /// Layers of the draft model on a GPU, the output layer counted; 0 is the host [default: auto, all of them, or none
-    /// where no GPU has room for all]
+    /// Layers of the draft model on a GPU, the output layer included; 0 is the host; `auto` is all layers, or none if
+    /// no GPU has room for all [default: auto]
     #[arg(long, value_name = "N|all|auto", value_parser = gpu_layers, allow_hyphen_values = true)]
     draft_ngl: Option<GpuLayers>,
-    /// The device of the draft model, as `devices` lists it, or `none` for the host [default: where it costs the model
-    /// least]
+    /// The device of the draft model, as `devices` lists it, or `none` for the host [default: the device on which it
+    /// slows the model least]
     #[arg(long, value_name = "NAME|none")]
     draft_device: Option<String>,
 }

@@ -23,12 +23,12 @@ pub(crate) fn run(args: &ExtractArgs) -> Result<String, Box<dyn Error>> {
     let header = Header::open(&args.model)?;
     let others = header.tensors().filter(|tensor| is_of_projector(tensor.name())).count();
     if others == 0 {
-        return Err(format!("{}: no tensor of a projector is in it", args.model.display()).into());
+        return Err(format!("{}: the file contains no tensors of a projector", args.model.display()).into());
     }
     let part = header.part(|name| !is_of_projector(name))?;
     load::check(&part.header()?).map_err(|error| {
-        format!("{}: llama.cpp would not take its text model either: {error}", args.model.display())
+        format!("{}: llama.cpp would not load the model without its projector: {error}", args.model.display())
     })?;
     let bytes = part.write(&args.to)?;
-    Ok(format!("{}: the model without {others} tensors of a projector, {}", args.to.display(), Bytes(bytes)))
+    Ok(format!("{}: the model without its projector, {}; tensors left out: {others}", args.to.display(), Bytes(bytes)))
 }

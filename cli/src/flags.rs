@@ -161,8 +161,8 @@ impl Flags {
         self.said.get(name).map(String::as_str)
     }
 
-    /// The request `asked` with these flags set. As in llama.cpp, only whole layers are placed. The
-    /// model has `all` layers. The error contains the setting whose value is missing or invalid.
+    /// The request `asked` with these flags set. As in llama.cpp, only whole layers are placed. `all` is the number of
+    /// the model's layers. The error contains the setting whose value is missing or invalid.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
         for (&flag, value) in &self.said {

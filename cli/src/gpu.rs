@@ -92,8 +92,8 @@ pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
 /// A machine with its simulated GPUs. As long as they are not dropped, they are devices of llama.cpp.
 pub(crate) type Simulated = (Machine, Vec<SimGpu>);
 
-/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory is what `nvidia-smi` shows before a
-/// program creates a context.
+/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory is the number that `nvidia-smi`
+/// shows before a program creates a context.
 pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error>> {
     if machine.gpus.len() > MAX_CARDS {
         let count = machine.gpus.len();
@@ -124,8 +124,8 @@ fn registered(gpu: &Gpu) -> Result<SimGpu, Box<dyn Error>> {
         "CUDA" | "ROCm" => Rules::Cuda,
         "MTL" => Rules::Metal,
         backend => {
-            let what = format!("how {backend} allocates on {}", gpu.name);
-            return Err(format!("{what} is known only to the card itself: ask with --no-probe").into());
+            let what = format!("how {backend} allocates memory on {}", gpu.name);
+            return Err(format!("only the GPU itself can tell {what}: use --no-probe").into());
         }
     };
     let taken = gpu.total.saturating_sub(gpu.free);
@@ -157,6 +157,6 @@ mod tests {
         let spark = gpu("DGX Spark").unwrap();
         assert_eq!(memory_of(&[spark]), Some((gib(128), Some(273_000_000_000))));
         assert_eq!(gpu("R9700").unwrap().total, gib(32));
-        assert!(gpu("PRO 6000").unwrap_err().contains("near it are RTX PRO 6000"));
+        assert!(gpu("PRO 6000").unwrap_err().contains("similar names are RTX PRO 6000"));
     }
 }

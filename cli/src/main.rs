@@ -1,6 +1,10 @@
 //! The program `autoplace`, which offers the library on the command line. The arguments and the output are described in
 //! `docs/cli.md`.
 //!
+//! ```sh
+//! autoplace plan model.gguf --ctx 8192
+//! ```
+//!
 //! In: arguments. [`args`] lists the verbs, and each verb declares its own arguments. Arguments that several verbs
 //! share are in [`ask`], [`settings`], [`adapters`] and [`drafts`]; [`values`], [`sizes`] and [`gpu`] parse values.
 //! llama.cpp's own flags are in [`llama_cpp`], and [`flags`] reads them from scripts and running servers. The verbs are

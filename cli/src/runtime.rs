@@ -95,7 +95,7 @@ fn which(choice: &Choice) -> String {
     let mut lines = vec![described(set), format!("    in {}, by {}", set.folder.display(), set.manifest.compiler)];
     lines.extend(choice.passed_over.iter().map(|error| format!("passed over: {error}")));
     if cfg!(not(feature = "prebuilt-runtime")) {
-        lines.push("note: this program itself has llama.cpp in it, and opens none".to_owned());
+        lines.push("note: llama.cpp is linked into this program, so it opens no runtime".to_owned());
     }
     lines.join("\n")
 }

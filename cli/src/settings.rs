@@ -13,16 +13,16 @@ use autoplace::plan::Request;
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "llama.cpp's settings")]
 pub(crate) struct SettingArgs {
-    /// All sequences share one cache instead of a part each
+    /// Lets all sequences share one cache, instead of giving each sequence a part
     #[arg(long)]
     kv_unified: bool,
     /// Reads the file instead of mapping it
     #[arg(long)]
     no_mmap: bool,
-    /// Keeps weights in the file's layout instead of the CPU's own
+    /// Keeps weights in the file's layout, instead of rearranging them for the CPU
     #[arg(long)]
     no_repack: bool,
-    /// Computes prompts on the host with the weights there, instead of on a GPU
+    /// Uses the host, instead of a GPU, to compute prompts with weights that lie on the host
     #[arg(long)]
     no_op_offload: bool,
     /// RoPE scaling: none, linear, yarn, longrope [default: the model's]
@@ -67,8 +67,8 @@ pub(crate) struct DeviceArgs {
     /// Proportions in which the GPUs share the layers: `3,1` [default: the fastest]
     #[arg(long, value_name = "N,...", value_parser = proportions)]
     tensor_split: Option<Proportions>,
-    /// Moves weights to a device other than their layer's, by a pattern in their names: `exps=CPU`, `blk\.1\.=CUDA1`;
-    /// repeat for several
+    /// Moves the weights whose names match a pattern to another device than their layer's: `exps=CPU`,
+    /// `blk\.1\.=CUDA1`; repeat for several
     #[arg(long, value_name = "PATTERN=DEVICE,...")]
     override_tensor: Vec<String>,
     /// All experts on the host
@@ -159,7 +159,9 @@ impl DeviceArgs {
                 let (main, count) = (main.unwrap_or(0), machine.gpus.len());
                 let gpu = machine.gpus.get(main).cloned();
                 machine.gpus =
-                    vec![gpu.ok_or_else(|| format!("--main-gpu is {main}: there are {count} GPUs, from 0 on"))?];
+                    vec![gpu.ok_or_else(|| {
+                        format!("--main-gpu is {main}, but the GPUs are numbered 0 to {}", count - 1)
+                    })?];
                 Ok(())
             }
             (Some("none"), _) | (_, None) => Ok(()),

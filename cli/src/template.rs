@@ -58,7 +58,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     if let Some(tools) = &args.tools {
         conversation = conversation.tools_json(read(tools)?);
         if !args.no_tool_descriptions && !template.supports_tools() {
-            eprintln!("the template shows no tools: they are described in the system's message");
+            eprintln!("the template shows no tools: they are described in the system message");
         }
     }
     for (name, value) in &args.set {
@@ -74,7 +74,7 @@ fn variable(text: &str) -> Result<(String, Value), String> {
             let value = value.parse().unwrap_or_else(|_| value.into());
             Ok((name.to_owned(), value))
         }
-        _ => Err("a variable is set by `NAME=VALUE`".to_owned()),
+        _ => Err("write NAME=VALUE".to_owned()),
     }
 }
 

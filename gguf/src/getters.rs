@@ -36,7 +36,7 @@ impl Header {
         let key = "general.architecture";
         match self.str(key)? {
             Some(architecture) if architecture.contains(char::is_control) => {
-                Err(self.malformed(key, format_args!("key '{key}' holds a control character")))
+                Err(self.malformed(key, format_args!("key '{key}' contains a control character")))
             }
             Some(architecture) => Ok(architecture),
             None => Err(self.inner.metadata.missing(key)),

@@ -210,7 +210,7 @@ fn read_count(cursor: &mut Cursor<'_>, things: &str, least: u64) -> Result<u64, 
     let count = cursor.u64(format_args!("the number of {things}"))?;
     let room = cursor.remaining() / least;
     let (limit, why) = if room < MAX_COUNT {
-        (room, "the rest of the file holds no more")
+        (room, "the rest of the file has no room for more")
     } else {
         (MAX_COUNT, "autoplace's own limit")
     };

@@ -3,7 +3,7 @@
 //! ```
 //! use autoplace_gguf::{Builder, Header, TensorType};
 //!
-//! // A file of zeros with a header of our own; `write_sparse` writes one of any size in microseconds.
+//! // A model of our own, whose weights are zeros. `write_sparse` writes a model of any size in microseconds.
 //! let bytes = Builder::new("llama")
 //!     .u32("llama.block_count", 1)
 //!     .tensor("token_embd.weight", TensorType::Q4_K, &[256, 32_000])
@@ -34,8 +34,8 @@
 //!
 //! [`Builder`] writes GGUF files whose tensor data is zeros. [`Header::part`] writes some tensors of a model, with
 //! their data, to a separate file. [`Header::skeleton`] is a model without its vocabulary, and [`Header::vocabulary`] a
-//! vocabulary without its model. With such small files, llama.cpp can be asked how much
-//! memory a large model would take, without the large file.
+//! vocabulary without its model. With such small files, llama.cpp can tell how much memory a large model would take,
+//! although the large file is missing.
 
 #![forbid(unsafe_code)]
 
@@ -62,3 +62,8 @@ pub use tensor::Tensor;
 pub use tensor_type::TensorType;
 pub use value::{Array, Number, Value};
 pub use value_type::ValueType;
+
+// The example of the README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

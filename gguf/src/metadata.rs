@@ -62,7 +62,7 @@ impl Metadata {
             let value = read_value(cursor, &key)?;
             if let Some(first) = by_key.insert(key.clone(), entries.len()) {
                 let first = entries[first].at;
-                let problem = format_args!("key '{key}' again, it is already at byte {first}");
+                let problem = format_args!("key '{key}' occurs twice, first at byte {first}");
                 return Err(source.malformed(at, problem));
             }
             entries.push(Entry { key, at, value });
@@ -133,7 +133,7 @@ pub(crate) fn read_name(cursor: &mut Cursor<'_>, limit: u64, what: fmt::Argument
     let name = String::from_utf8(name).map_err(|error| source.not_utf8(at, what, error.as_bytes()))?;
     if name.contains(char::is_control) {
         let name = name.as_bytes().escape_ascii();
-        let problem = format_args!("{what} holds a control character: \"{name}\"");
+        let problem = format_args!("{what} contains a control character: \"{name}\"");
         return Err(source.malformed(at, problem));
     }
     Ok(name.into())

@@ -90,7 +90,7 @@ pub(crate) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
         let said = metadata.required(SPLIT_TENSORS, ValueType::I32)?.bits() as i32;
         let found = tensors.len();
         if i64::from(said) != found as i64 {
-            let problem = format!("{SPLIT_TENSORS} is {said}, but the shards hold {found} tensors");
+            let problem = format!("{SPLIT_TENSORS} is {said}, but the shards contain {found} tensors");
             return Err(wrong(&first.path, problem));
         }
     }
@@ -170,7 +170,7 @@ fn by_name(shards: &[Shard], tensors: &[Tensor]) -> Result<HashMap<Arc<str>, usi
             return Err(Error::Malformed {
                 path: path(tensor).to_owned(),
                 at: tensor.at,
-                problem: format!("tensor '{name}' again, it is already in {file} at byte {at}"),
+                problem: format!("tensor '{name}' occurs twice, first in {file} at byte {at}"),
             });
         }
     }

@@ -1,5 +1,8 @@
 //! Runs this program as a child process, so that a crash of llama.cpp or a driver is counted instead of ending the
 //! check. CUDA ends the process if memory runs out in the middle of a graph (ggml-cuda.cu, `CUDA_CHECK`).
+//!
+//! A model that the library loads is in the library's own worker ([`Setting::measure`](crate::setting::Setting)). The
+//! processes here are those that the library has no worker for: llama.cpp's own calls, and memory that others take.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -7,79 +10,27 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, bail};
+use autoplace_measure::Outcome;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use crate::job::{Job, Stage};
-use crate::{peer, sweep};
+use crate::peer::{Question, Stage};
+use crate::rig::Rig;
 
 /// The first arguments of the child processes.
-pub(crate) const DRIVE: &str = "__drive";
 pub(crate) const HOLD: &str = "__hold";
 pub(crate) const PEER: &str = "__peer";
-pub(crate) const SWEEP: &str = "__sweep";
 
-/// The outcome of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum End {
-    Completed,
-    /// No plan was found, so nothing was tried.
-    Refused(String),
-    /// Memory ran out although a plan had promised enough.
-    OutOfMemory(String),
-    /// Any other failure.
-    Failed(String),
-}
-
-impl End {
-    /// The reason for a failure; `None` without a failure. A refusal is not a failure, because nothing was promised.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        match self {
-            Self::OutOfMemory(why) | Self::Failed(why) => Some(why),
-            Self::Completed | Self::Refused(_) => None,
-        }
-    }
-}
-
-/// The results of a job.
-#[derive(Debug, Clone)]
-pub(crate) struct Outcome {
-    pub(crate) stages: Vec<Stage>,
-    pub(crate) end: End,
-}
-
-/// Runs a job to its end. `cache` is the folder for learned facts about devices, so the user's own cache is neither
-/// read nor changed.
-pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
-    let (stages, died) = converse(DRIVE, job, cache)?;
-    let end = match (died, stages.last()) {
-        (Some(died), _) => died,
-        (None, Some(Stage::Failed { error, out_of_memory, refused })) => match (refused, out_of_memory) {
-            (true, _) => End::Refused(error.clone()),
-            (_, true) => End::OutOfMemory(error.clone()),
-            _ => End::Failed(error.clone()),
-        },
-        (None, _) => End::Completed,
-    };
-    Ok(Outcome { stages, end })
-}
-
-/// Asks one side for a split: the library, or llama.cpp's fit.
-pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer::Stage>, End)> {
+/// Asks a process that uses llama.cpp's own calls. `cache` is the folder for learned facts about devices, so the user's
+/// own cache is neither read nor changed.
+pub(crate) fn peer(question: &Question, cache: &Path) -> Result<(Vec<Stage>, Outcome)> {
     let (stages, died) = converse(PEER, question, cache)?;
-    let end = match (died, stages.last()) {
+    let outcome = match (died, stages.last()) {
         (Some(died), _) => died,
-        (None, Some(peer::Stage::Failed { error })) => End::Failed(error.clone()),
-        (None, _) => End::Completed,
+        (None, Some(Stage::Failed { error })) => Outcome::Failed(error.clone()),
+        (None, _) => Outcome::Completed,
     };
-    Ok((stages, end))
-}
-
-/// Measures a sweep.
-pub(crate) fn sweep(asked: &sweep::Sweep, cache: &Path) -> Result<(Vec<sweep::Stage>, End)> {
-    let (stages, died) = converse(SWEEP, asked, cache)?;
-    Ok((stages, died.unwrap_or(End::Completed)))
+    Ok((stages, outcome))
 }
 
 /// Starts a process, sends it a request and reads its answers. The second value of the result is set if the process did
@@ -88,7 +39,7 @@ fn converse<Said: DeserializeOwned>(
     verb: &str,
     asked: &impl Serialize,
     cache: &Path,
-) -> Result<(Vec<Said>, Option<End>)> {
+) -> Result<(Vec<Said>, Option<Outcome>)> {
     let mut child = spawn(verb, cache)?;
     let stderr = listen(&mut child)?;
     let mut stdin = child.stdin.take().context("it was piped")?;
@@ -101,18 +52,8 @@ fn converse<Said: DeserializeOwned>(
     }
     let status = child.wait()?;
     let said = stderr.join().unwrap_or_default();
-    let died = (!status.success()).then(|| died(&format!("{status}"), &said));
+    let died = (!status.success()).then(|| Outcome::of_death(&format!("the process ended with {status}"), &said));
     Ok((stages, died))
-}
-
-/// The cause of death of a process.
-fn died(status: &str, said: &str) -> End {
-    let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-    let last = lines[lines.len().saturating_sub(6)..].join("; ");
-    let reason = format!("the process ended with {status}: {last}");
-    // These are messages of CUDA (`cudaGetErrorString`), of cuBLAS, and of ggml for a pool.
-    let memory = ["out of memory", "ALLOC_FAILED", "failed to allocate"];
-    if memory.iter().any(|words| said.contains(words)) { End::OutOfMemory(reason) } else { End::Failed(reason) }
 }
 
 /// Another process that takes memory of every GPU as long as this value lives.
@@ -123,7 +64,16 @@ pub(crate) struct Ballast {
 
 impl Ballast {
     /// Takes memory of each GPU of the rig until `leave` bytes are free.
-    pub(crate) fn hold(rig: &crate::rig::Rig, leave: u64, cache: &Path) -> Result<Self> {
+    pub(crate) fn hold(rig: &Rig, leave: u64, cache: &Path) -> Result<Self> {
+        Self::start(rig, Some(leave), cache).with_context(|| format!("ballast that leaves {leave} bytes"))
+    }
+
+    /// Only opens each GPU of the rig.
+    pub(crate) fn open(rig: &Rig, cache: &Path) -> Result<Self> {
+        Self::start(rig, None, cache).context("a process that opens the cards")
+    }
+
+    fn start(rig: &Rig, leave: Option<u64>, cache: &Path) -> Result<Self> {
         let mut child = spawn(HOLD, cache)?;
         let stderr = listen(&mut child)?;
         let asked = serde_json::to_string(&(rig, leave))?;
@@ -136,7 +86,7 @@ impl Ballast {
             let _ = child.kill();
             let status = child.wait()?;
             let said = stderr.join().unwrap_or_default();
-            bail!("ballast that leaves {leave} bytes: {status}: {}", said.trim());
+            bail!("{status}: {}", said.trim());
         }
         Ok(Self { child })
     }
@@ -172,17 +122,4 @@ fn listen(child: &mut Child) -> Result<JoinHandle<String>> {
         let _ = stderr.read_to_end(&mut said);
         String::from_utf8_lossy(&said).into_owned()
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{End, died};
-
-    #[test]
-    fn a_process_that_ran_out_of_memory_is_distinguished_from_other_failures() {
-        let cuda = "CUDA error: out of memory\n  current device: 0";
-        assert!(matches!(died("signal: 6", cuda), End::OutOfMemory(reason) if reason.contains("current device")));
-        let other = died("signal: 11", "");
-        assert_eq!(other, End::Failed("the process ended with signal: 11: ".to_owned()));
-    }
 }

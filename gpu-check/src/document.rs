@@ -138,7 +138,7 @@ impl Results {
             "\n| bytes: model | MiB | n_ctx | KV | FA | layers | planned, MiB | allocated, bytes more | context, MiB | beside, after the load | at the end | headroom |\n|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|"
         )?;
         for row in &self.bytes {
-            for card in &row.gpus {
+            for card in &row.stages.gpus {
                 let (loaded, end) = card.beyond().unzip();
                 writeln!(
                     text,
@@ -148,8 +148,8 @@ impl Results {
                     row.n_ctx,
                     row.kv,
                     if row.flash_attention { "on" } else { "off" },
-                    row.n_gpu_layers,
-                    row.layers,
+                    row.stages.n_gpu_layers,
+                    row.stages.layers,
                     card.planned.total() >> 20,
                     i128::from(card.allocated.total()) - i128::from(card.planned.total()),
                     in_mib(card.context()),

@@ -16,20 +16,24 @@ const PIECE: u64 = 4 << 30;
 const GRAIN: u64 = 2 << 20;
 
 /// Reads `[rig, leave]`, takes memory of each GPU until `leave` bytes are free, prints a line, and keeps the memory
-/// until stdin closes.
+/// until stdin closes. Without `leave`, the GPUs are only open.
 pub(crate) fn main() -> Result<()> {
     let mut line = String::new();
     let mut stdin = std::io::stdin().lock();
     stdin.read_line(&mut line)?;
-    let (rig, leave): (Rig, u64) = serde_json::from_str(&line).context("no ballast on stdin")?;
+    let (rig, leave): (Rig, Option<u64>) = serde_json::from_str(&line).context("no ballast on stdin")?;
     let opened = rig.open()?;
     let grain = match rig {
         Rig::Real => GRAIN,
         Rig::Simulated(_) => 1 << 16,
     };
     let mut held = Vec::new();
-    for index in 0..opened.devices.len() {
-        held.extend(take(&opened, index, leave, grain)?);
+    // The first question for a card's memory opens the card.
+    opened.free()?;
+    if let Some(leave) = leave {
+        for index in 0..opened.devices.len() {
+            held.extend(take(&opened, index, leave, grain)?);
+        }
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{HELD}")?;

@@ -1,15 +1,15 @@
 //! `gpu-check`: checks the library's promises on the cards of a machine or, without a card, on simulated cards.
 //!
 //! In: a machine. Out: a folder with a JSON file for each check, a description of the machine, and a table with one
-//! line for each check. The exit code is 0 if all checks passed. Computations that a card, a driver or llama.cpp may
-//! crash run in child processes (`child.rs`).
+//! line for each check. The exit code is 0 if all checks passed.
+//!
+//! The checks are calls into `autoplace-measure` and into llama.cpp itself (`bare-llama`), in order. Computations that
+//! a card, a driver or llama.cpp may crash run in the library's workers, or in child processes (`child.rs`).
 
 mod checks;
 mod child;
 mod document;
-mod drive;
 mod hold;
-mod job;
 mod machine;
 mod measured;
 mod models;
@@ -17,7 +17,6 @@ mod peer;
 mod rig;
 mod setting;
 mod summary;
-mod sweep;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,7 +74,7 @@ struct Args {
 
 fn main() -> ExitCode {
     // A worker uses the cards of the process that started it.
-    let cards = sweep::cards_of_worker();
+    let cards = rig::cards_of_worker();
     autoplace::worker_main();
     if let Err(error) = cards {
         eprintln!("error: {error:#}");
@@ -83,10 +82,8 @@ fn main() -> ExitCode {
     }
     let verb = std::env::args().nth(1);
     let ended = match verb.as_deref() {
-        Some(child::DRIVE) => drive::main().map(|()| true),
         Some(child::HOLD) => hold::main().map(|()| true),
         Some(child::PEER) => peer::main().map(|()| true),
-        Some(child::SWEEP) => sweep::main().map(|()| true),
         _ => run(&Args::parse()),
     };
     match ended {

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use autoplace::machine::{Machine, gib};
+use bare_llama::median;
 
 use crate::models::{self, Written};
 use crate::setting::{Setting, Size, Verdict};
@@ -53,13 +54,6 @@ pub(crate) fn nothing(error: &anyhow::Error) -> Verdict {
     Verdict { passed: false, line: format!("{error:#}"), json: serde_json::json!({ "wrong": [format!("{error:#}")] }) }
 }
 
-/// The median, or the upper of two middle values. `None` without values.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
-}
-
 /// The medians of the first and of the second members of the pairs.
 pub(crate) fn medians(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
     Some((median(pairs.iter().map(|pair| pair.0))?, median(pairs.iter().map(|pair| pair.1))?))
@@ -67,14 +61,7 @@ pub(crate) fn medians(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{median, medians};
-
-    #[test]
-    fn the_median_is_the_middle_value_in_any_order() {
-        assert_eq!(median([3.0, 1.0, 200.0]), Some(3.0));
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(3.0));
-        assert_eq!(median([]), None);
-    }
+    use super::medians;
 
     #[test]
     fn both_members_of_the_pairs_have_separate_medians() {

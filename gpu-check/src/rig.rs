@@ -7,9 +7,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::load;
-use autoplace::machine::{Gpu, Machine};
+use autoplace::machine::Machine;
+use autoplace::{WorkerProcess, load};
+use autoplace_measure::FreeBytes;
 use serde::{Deserialize, Serialize};
+
+/// The variable that contains the simulated cards of the parent process, for a worker.
+const CARDS: &str = "GPU_CHECK_CARDS";
 
 /// The GPUs of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,31 +39,17 @@ pub(crate) struct SimCard {
 /// A rig in this process. Dropping it removes the simulated cards.
 #[derive(Debug)]
 pub(crate) struct Opened {
+    pub(crate) rig: Rig,
     /// Device names: `CUDA0`, `SIM0`.
     pub(crate) devices: Vec<String>,
     _cards: Vec<SimGpu>,
 }
 
-/// The free memory of a GPU in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Free {
-    /// The free memory that the backend reports (`cudaMemGetInfo`).
-    pub(crate) ggml: Option<u64>,
-    /// The free memory that NVIDIA's driver reports. The driver also counts this process's own context as used.
-    pub(crate) nvml: Option<u64>,
-}
-
-impl Free {
-    fn new(gpu: &Gpu) -> Self {
-        Self { ggml: gpu.ggml.map(|reading| reading.free), nvml: gpu.nvml.map(|reading| reading.free) }
-    }
-}
-
 impl Rig {
-    /// NVIDIA's figures for each card before one of our processes opens it; empty for simulated cards.
-    pub(crate) fn unopened(&self) -> Vec<Free> {
+    /// The free bytes of each card, as NVIDIA's driver reports them without opening a card; empty for simulated cards.
+    pub(crate) fn of_driver(&self) -> Vec<Option<u64>> {
         match self {
-            Self::Real => Machine::detect().gpus.iter().map(Free::new).collect(),
+            Self::Real => Machine::detect().gpus.iter().map(|gpu| FreeBytes::new(gpu).nvml).collect(),
             Self::Simulated(_) => Vec::new(),
         }
     }
@@ -81,7 +71,7 @@ impl Rig {
             !devices.is_empty(),
             "no backend of this program drives a GPU: libggml-cuda.so must lie beside it, and find a driver and a card (`--cpu` does without)"
         );
-        Ok(Opened { devices, _cards: cards })
+        Ok(Opened { rig: self.clone(), devices, _cards: cards })
     }
 }
 
@@ -96,7 +86,23 @@ fn register(card: &SimCard) -> Result<SimGpu> {
         .with_context(|| format!("the simulated card {}", card.name))
 }
 
+/// In a worker, adds the simulated cards of the parent process. The cards exist as long as the returned value.
+pub(crate) fn cards_of_worker() -> Result<Option<Opened>> {
+    let Some(cards) = std::env::var_os(CARDS) else { return Ok(None) };
+    let rig: Rig = serde_json::from_str(&cards.to_string_lossy()).context(CARDS)?;
+    rig.open().map(Some)
+}
+
 impl Opened {
+    /// A worker process with these GPUs.
+    pub(crate) fn worker(&self) -> Result<WorkerProcess> {
+        let worker = WorkerProcess::own_executable();
+        Ok(match self.rig {
+            Rig::Real => worker,
+            Rig::Simulated(_) => worker.env(CARDS, serde_json::to_string(&self.rig)?),
+        })
+    }
+
     /// This machine in its current state, with only the rig's GPUs.
     pub(crate) fn machine(&self) -> Result<Machine> {
         let mut machine = load::detect()?;
@@ -113,8 +119,19 @@ impl Opened {
         Ok(machine)
     }
 
+    /// This [machine](Self::machine) without what earlier programs have measured on it. The process of the checks
+    /// itself reads the user's cache, and only its children have a cache of their own.
+    pub(crate) fn unmeasured(&self) -> Result<Machine> {
+        let mut machine = self.machine()?;
+        machine.host.rates = None;
+        for gpu in &mut machine.gpus {
+            (gpu.learned, gpu.rates) = (None, None);
+        }
+        Ok(machine)
+    }
+
     /// The current free memory of each GPU.
-    pub(crate) fn free(&self) -> Result<Vec<Free>> {
-        Ok(self.machine()?.gpus.iter().map(Free::new).collect())
+    pub(crate) fn free(&self) -> Result<Vec<FreeBytes>> {
+        Ok(self.machine()?.gpus.iter().map(FreeBytes::new).collect())
     }
 }

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use autoplace::load::OnDifference;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::Request;
+use autoplace::{Isolation, ModelBuilder};
+use autoplace_measure::Measure;
 use serde_json::Value;
 
-use crate::job::{Job, Step};
-use crate::rig::{Rig, SimCard};
+use crate::rig::{Opened, Rig, SimCard};
 
 /// The size of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,18 +77,25 @@ impl Setting {
         request
     }
 
-    /// A job that loads like an application, and then runs these steps.
-    pub(crate) fn job(&self, rig: &Rig, model: &Path, request: Request, steps: Vec<Step>) -> Job {
-        Job {
-            rig: rig.clone(),
-            model: model.to_owned(),
-            request,
-            attempts: 4,
-            on_difference: OnDifference::default(),
-            warm_up: true,
-            steps,
-            threads: self.threads,
-        }
+    /// Prepares a load like an application's, in a worker with these GPUs, so that a crash of a driver ends only the
+    /// worker.
+    ///
+    /// The worker looks for the GPUs itself, because its own context on a card takes some of the card's memory. Only a
+    /// simulated card is described to it, so that no GPU of this machine is used beside it.
+    pub(crate) fn load_on(&self, rig: &Opened) -> Result<impl Fn(ModelBuilder) -> ModelBuilder + use<>> {
+        let worker = rig.worker()?.env("XDG_CACHE_HOME", self.cache()).env("GGML_NO_BACKTRACE", "1");
+        let machine = if self.simulated { Some(rig.unmeasured()?) } else { None };
+        let threads = self.threads;
+        Ok(move |builder: ModelBuilder| {
+            let builder = builder.isolation(Isolation::Process(worker.clone()));
+            let builder = machine.clone().into_iter().fold(builder, ModelBuilder::machine);
+            threads.into_iter().fold(builder, ModelBuilder::n_threads)
+        })
+    }
+
+    /// A measurement of a model with this request, on these GPUs.
+    pub(crate) fn measure(&self, rig: &Opened, model: &Path, request: Request) -> Result<Measure<'static>> {
+        Ok(Measure::new(model).request(request).load_with(self.load_on(rig)?))
     }
 
     /// The temporary cache for the figures that processes learn about cards.

@@ -20,7 +20,7 @@ use crate::name::cut;
 const READABLE: f64 = 20.0;
 
 /// The minimum number of bits per weight of a file that counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
-/// (planner/src/profile/quantisation.rs).
+/// (planner/src/profile/quantisation/mod.rs).
 const FOUR_BITS: f64 = 4.24;
 
 /// A file that can be chosen. It contains a whole model, or it stands for all shards of a model.
@@ -347,7 +347,11 @@ fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
     let smaller = rows.iter().filter(|row| row.bytes < chosen.bytes && row.is_partly_on_host()).filter(is_slower);
     let slowest = smaller.min_by(|a, b| a.speed().total_cmp(&b.speed()));
     slowest.map_or_else(String::new, |row| {
-        format!("; {} would be smaller and take {:.1} times as long here", row.label, chosen.speed() / row.speed())
+        format!(
+            "; {} is smaller, but takes {:.1} times as long on this machine",
+            row.label,
+            chosen.speed() / row.speed()
+        )
     })
 }
 
@@ -382,7 +386,7 @@ mod tests {
         let choice = decide(rows.to_vec(), Preference::Auto);
         assert_eq!(choice.chosen, Some(0));
         assert!(
-            choice.reason.ends_with("tok/s predicted; IQ4_XS would be smaller and take 1.9 times as long here"),
+            choice.reason.ends_with("tok/s predicted; IQ4_XS is smaller, but takes 1.9 times as long on this machine"),
             "{}",
             choice.reason
         );

@@ -60,7 +60,7 @@ pub enum Error {
     NoProjector { reason: String },
 
     /// The hash of the downloaded file is not the hub's. The file was removed.
-    #[error("{file}: its hash is {found}, but the hub lists {wanted}: it was removed; fetch it again")]
+    #[error("{file}: its hash is {found}, but the hub lists {wanted}: the downloaded file was removed; fetch it again")]
     Hash { file: String, wanted: String, found: String },
 
     /// There is not enough space for the model on the disk. Nothing was fetched.
@@ -76,6 +76,6 @@ pub enum Error {
     Header { file: String, source: gguf::Error },
 
     /// The caller cancelled the fetch. The bytes that were downloaded are kept for the next fetch.
-    #[error("{file}: ended after {done} of {total} bytes; the next fetch goes on there")]
+    #[error("{file}: the fetch ended after {done} of {total} bytes; the next fetch continues there")]
     Cancelled { file: String, done: u64, total: u64 },
 }

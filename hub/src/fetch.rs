@@ -260,7 +260,7 @@ impl Part {
         let bytes = self.file.metadata().map_err(io_error("read", &self.path))?.len();
         Ok(match bytes == self.at {
             true => hex(&mut *self.hash),
-            false => "unknown, as another program has written to it".to_owned(),
+            false => "unknown, because another program has written to the file".to_owned(),
         })
     }
 

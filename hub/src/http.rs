@@ -196,7 +196,7 @@ impl Answer {
                 };
                 Error::Missing { url, what: what.to_owned() }.into()
             }
-            _ => Error::Answer { url, problem: format!("status {status}, which no hub answers") }.into(),
+            _ => Error::Answer { url, problem: format!("unexpected status {status}") }.into(),
         })
     }
 

@@ -10,7 +10,7 @@
 //! 6. `shim`: compiles `native/`, which calls llama.cpp's C++ and lets no exception through; `mtmd` (feature `media`)
 //!    compiles tools/mtmd, which it calls.
 //! 7. `link`: names the libraries.
-//! 8. `runtime` (if `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): builds the same as libraries that a program opens.
+//! 8. `runtime` (if `AUTOPLACE_RUNTIME_LIBRARY` is set): builds the same as a library that a program opens.
 //! 9. `bindings` (feature `bindgen`): regenerates the committed bindings' text into OUT_DIR.
 
 mod amx;

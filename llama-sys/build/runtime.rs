@@ -1,27 +1,29 @@
-//! Step 8: builds the shim as a library that a program opens, for a runtime (`cargo xtask runtime`), if
-//! `AUTOPLACE_RUNTIME_LIBRARIES` names a folder for it. The library contains everything that is linked statically. That
-//! includes llama.cpp, unless llama.cpp is built as shared libraries, which then lie beside this one.
+//! Step 8: builds the shim as a library that a program opens, for a runtime (`cargo xtask runtime`), if the variable
+//! `AUTOPLACE_RUNTIME_LIBRARY` is set. The library contains everything that is linked statically. That includes
+//! llama.cpp, unless llama.cpp is built as shared libraries, which then lie beside this one.
+//!
+//! The library is in OUT_DIR, because cargo has one such folder for each set of features. In a folder for all sets, the
+//! library would be that of the last build, and cargo would not build another one again that it finds up to date.
 
 use std::path::PathBuf;
 
 use crate::compile::Built;
 use crate::link::Linked;
-use crate::source::folder;
 use crate::target::Target;
+
+/// The variable that asks for the library.
+const ASKED: &str = "AUTOPLACE_RUNTIME_LIBRARY";
 
 /// The library that a program opens last. `xtask/src/runtime.rs` has the same name.
 const NAME: &str = "libautoplace-llama.so";
 
 pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], built: &Built, linked: &Linked) {
     println!("cargo:rerun-if-env-changed=LDFLAGS");
-    if target.os != "linux" {
+    println!("cargo:rerun-if-env-changed={ASKED}");
+    if target.os != "linux" || std::env::var_os(ASKED).is_none_or(|value| value.is_empty()) {
         return;
     }
-    let Some(folder) = folder("AUTOPLACE_RUNTIME_LIBRARIES") else {
-        return;
-    };
-    let library = folder.join(NAME);
-    std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("cannot create {}: {e}", folder.display()));
+    let library = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join(NAME);
     let mut command = shim.get_compiler().to_command();
     // These flags come first on the command line, where cmake also puts them for llama.cpp's libraries. They may name
     // another unwinder, for example.
@@ -42,4 +44,6 @@ pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], bu
     command.args(&linked.system);
     let status = command.status().unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
     assert!(status.success(), "cannot link {} ({status})", library.display());
+    // `cargo xtask runtime` reads this path from cargo's messages.
+    println!("cargo:rustc-env=LLAMA_SYS_RUNTIME_LIBRARY={}", library.display());
 }

@@ -28,6 +28,7 @@ pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
         .file("native/lora.cpp")
         .file("native/hadamard.cpp")
         .file("native/rates.cpp")
+        .file("native/rows.cpp")
         .file("native/threads.cpp")
         .file("native/build.cpp");
     if feature("media") {

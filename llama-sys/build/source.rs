@@ -16,7 +16,7 @@ pub(crate) fn find() -> PathBuf {
     if let Some(dir) = folder("LLAMA_CPP_DIR") {
         assert!(
             is_llama_cpp(&dir),
-            "LLAMA_CPP_DIR is {}, which holds no llama.cpp (no include/llama.h)",
+            "LLAMA_CPP_DIR is {}, which does not contain llama.cpp (no include/llama.h)",
             dir.display()
         );
         // A developer may edit this source tree, so changes in it cause a build.

@@ -5,6 +5,7 @@
 #include "llama-context.h"
 #include "llama-memory.h"
 #include "llama-model.h"
+#include "rows.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -86,12 +87,7 @@ class reservations {
     void grow(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs, const assignment & backends) {
         std::vector<size_t> these(sizes.size(), 0);
         assigning assign(ctx, backends);
-        if (!ctx->graph_reserve(n_tokens, n_seqs, n_outputs, mctx.get(), true, these.data()) || !assign.done) {
-            throw std::runtime_error("failed to reserve a graph");
-        }
-        for (size_t i = 0; i < sizes.size(); ++i) {
-            sizes[i] = std::max(sizes[i], these[i]);
-        }
+        grow_to(these, ctx->graph_reserve(n_tokens, n_seqs, n_outputs, mctx.get(), true, these.data()), assign);
     }
 
     void grow(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs) {
@@ -102,17 +98,39 @@ class reservations {
         grow(n_tokens, n_seqs, n_outputs, assignment_of(ctx->get_sched(), graph));
     }
 
+    // Likewise for a graph of rows.
+    void grow_for_rows(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs) {
+        ggml_cgraph * graph = reserve_rows(*ctx, n_tokens, n_seqs, n_outputs, mctx.get(), true);
+        if (!graph) {
+            throw std::runtime_error("failed to split a graph of rows");
+        }
+        const assignment backends = assignment_of(ctx->get_sched(), graph);
+        std::vector<size_t> these(sizes.size(), 0);
+        assigning assign(ctx, backends);
+        grow_to(these, reserve_rows(*ctx, n_tokens, n_seqs, n_outputs, mctx.get(), true, these.data()), assign);
+    }
+
     llama_context *     ctx;
     std::vector<size_t> sizes;
 
   private:
+    void grow_to(const std::vector<size_t> & these, const ggml_cgraph * graph, const assigning & assign) {
+        if (!graph || !assign.done) {
+            throw std::runtime_error("failed to reserve a graph");
+        }
+        for (size_t i = 0; i < sizes.size(); ++i) {
+            sizes[i] = std::max(sizes[i], these[i]);
+        }
+    }
+
     llama_memory_context_ptr mctx;
 };
 
 // The sizes of the compute buffers after the context's constructor (llama-context.cpp, `sched_reserve`). The
 // constructor reserves for a prompt, for a token, and for a prompt again. The larger size of each buffer counts. A
 // backend may limit the size of a buffer, so that a reservation needs several buffers. Then their larger sum counts.
-std::vector<size_t> compute_sizes(llama_context * ctx) {
+// With `rows`, a reservation for as many rows follows (shim.cpp, `shim_context_reserve`).
+std::vector<size_t> compute_sizes(llama_context * ctx, bool rows) {
     const llama_cparams & cparams = ctx->get_cparams();
     const uint32_t n_seqs    = cparams.n_seq_max;
     const uint32_t n_tokens  = std::min(cparams.n_ctx, cparams.n_ubatch);
@@ -129,6 +147,9 @@ std::vector<size_t> compute_sizes(llama_context * ctx) {
         buffers.grow(n_tokens, n_seqs, n_outputs, last);
     }
     buffers.grow(n_seqs, n_seqs, n_seqs);
+    if (rows) {
+        buffers.grow_for_rows(n_tokens, n_seqs, n_outputs);
+    }
     return buffers.sizes;
 }
 
@@ -165,7 +186,7 @@ size_t allocation_extra(ggml_backend_buffer_type_t buft) {
     return given > asked ? given - asked : 0;
 }
 
-void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
+void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown, bool rows) {
     // If no block on a device keeps a cache, the device's buffer would be empty, and llama.cpp would treat that as a
     // failure (llama-kv-cache.cpp, the constructor).
     if (llama_memory_t memory = llama_get_memory(ctx)) {
@@ -176,7 +197,7 @@ void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
             }
         }
     }
-    const std::vector<size_t> sizes = compute_sizes(ctx);
+    const std::vector<size_t> sizes = compute_sizes(ctx, rows);
     for (auto & [buft, data] : breakdown) {
         data.compute = 0;
         // Backends with the same buffer type share a buffer (ggml-alloc.c, `ggml_gallocr_reserve_n_impl`).

@@ -4,6 +4,7 @@
 #include "media.h"
 #include "no_alloc.h"
 #include "rates.h"
+#include "rows.h"
 #include "threads.h"
 
 #include "llama-context.h"
@@ -597,11 +598,11 @@ float * shim_logits(llama_context * ctx, int32_t index, shim_error * error) {
     });
 }
 
-int32_t shim_memory_breakdown(llama_context * ctx, shim_memory_row * rows, int32_t n_max, shim_error * error) {
+int32_t shim_memory_breakdown(llama_context * ctx, bool computes_rows, shim_memory_row * rows, int32_t n_max, shim_error * error) {
     const auto read = [&] {
         llama_memory_breakdown breakdown = llama_get_memory_breakdown(ctx);
         if (ctx->get_model().no_alloc()) {
-            as_if_allocated(ctx, breakdown);
+            as_if_allocated(ctx, breakdown, computes_rows);
         }
         ggml_backend_buffer_type_t results = output_buft(ctx);
         breakdown[results]; // makes a row for it, if there is none yet
@@ -656,7 +657,7 @@ void shim_context_count_experts(llama_context * ctx, shim_moe_counts * counts) {
     ggml_backend_sched_set_copy_callback(ctx->get_sched(), count_experts, counts);
 }
 
-bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * error) {
+bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, bool rows, shim_error * error) {
     // Nothing is computed, so assertions can be turned into errors.
     return guarded(error, false, [&] {
         const llama_cparams & cparams = ctx->get_cparams();
@@ -665,8 +666,9 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
             mctx = memory->init_full();
         }
         const uint32_t n_seqs    = cparams.n_seq_max;
-        const uint32_t n_outputs = std::min(std::max(n_tokens, n_seqs), cparams.n_outputs_max);
-        return ctx->graph_reserve(n_tokens, n_seqs, std::max(n_outputs, 1u), mctx.get()) != nullptr;
+        const uint32_t n_outputs = std::max(std::min(std::max(n_tokens, n_seqs), cparams.n_outputs_max), 1u);
+        return rows ? reserve_rows(*ctx, n_tokens, n_seqs, n_outputs, mctx.get()) != nullptr
+                    : ctx->graph_reserve(n_tokens, n_seqs, n_outputs, mctx.get()) != nullptr;
     });
 }
 

@@ -135,8 +135,9 @@ bool    shim_synchronize(struct llama_context * ctx, struct shim_error * error);
 // NULL if there are no such logits.
 float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error * error);
 // Writes up to `n_max` rows and returns the number of all. The graphs of a context without data are reserved again for
-// this, so that the rows are those of a context with data.
-int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
+// this, so that the rows are those of a context with data: of one that also computes rows of pictures and sounds if
+// `computes_rows` is true.
+int32_t shim_memory_breakdown(struct llama_context * ctx, bool computes_rows, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 // The number of copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
 void    shim_context_compute_buffers(const struct llama_context * ctx, struct shim_compute_buffers * buffers);
@@ -145,9 +146,9 @@ void    shim_context_compute_buffers(const struct llama_context * ctx, struct sh
 void    shim_context_count_experts(struct llama_context * ctx, struct shim_moe_counts * counts);
 // Whether a shift of positions does nothing but rotate keys. With YaRN's factors each rotation also scales them.
 bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
-// Grows the compute buffers to the sizes for a graph of `n_tokens` tokens at the context's full length. False if there
-// is no memory for them.
-bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
+// Grows the compute buffers to the sizes for a graph of `n_tokens` tokens at the context's full length, or of as many
+// rows of pictures or sounds. False if there is no memory for them.
+bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, bool rows, struct shim_error * error);
 
 // Predicting further tokens (MTP).
 

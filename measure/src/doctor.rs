@@ -47,7 +47,7 @@ pub enum FindingCause {
     #[error("a GPU runs below its clocks")]
     Throttled,
     /// A program runs the model with a placement that is slower than one that would fit.
-    #[error("it runs slower than it could on this machine")]
+    #[error("the model runs slower than it could on this machine")]
     RunsSlower,
     /// Other programs use memory of a GPU, and more of the model would fit without them.
     #[error("other programs hold the GPU's memory")]
@@ -68,7 +68,7 @@ pub enum FindingCause {
     #[error("this build does not use all of the processor's instructions")]
     Instructions,
     /// The model is slower than predicted, and no other rule explains it.
-    #[error("it is slower than predicted, and nothing that is watched explains it")]
+    #[error("the model is slower than predicted, and nothing that is watched explains why")]
     Unexplained,
 }
 

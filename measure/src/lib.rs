@@ -18,6 +18,7 @@ pub mod picture;
 mod protocol;
 mod ready;
 mod run;
+mod stages;
 mod submission;
 mod sweep;
 
@@ -30,6 +31,7 @@ pub use measurement::{Measured, MeasuredDevice, MeasuredModel, Measurement, Poin
 pub use protocol::Protocol;
 pub use ready::{Aspect, Check, Readiness, Ready, Trial};
 pub use run::{Measure, Progress, Variant};
+pub use stages::{FreeBytes, Outcome, Reading, StagedGpu, Stages, Step};
 pub use submission::{
     Submission, SubmittedBytes, SubmittedConditions, SubmittedGpu, SubmittedMachine, SubmittedModel, SubmittedPoint,
     SubmittedRow,

@@ -91,11 +91,11 @@ impl Protocol {
     pub(super) fn check(&self) -> Result<(), Error> {
         let (texts, rounds) = (self.n_texts(), self.rounds);
         let wrong = if self.n_gen == 0 {
-            "n_gen is 0, and nothing would be generated".to_owned()
+            "n_gen is 0, so nothing would be generated".to_owned()
         } else if self.depths.is_empty() {
             "there is no depth to measure at".to_owned()
         } else if rounds == 0 || rounds as usize > texts {
-            format!("rounds must be 1 to {texts}, the number of prompts, and not {rounds}")
+            format!("rounds is {rounds}, but must be 1 to {texts}, the number of prompts")
         } else {
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl Protocol {
             return Ok(());
         }
         Err(Error::Protocol(format!(
-            "a depth of {deepest}, a prompt of {longest} and {} tokens after it need a context of {needed} tokens, and it has {n_ctx}",
+            "a depth of {deepest}, a prompt of {longest} and {} tokens after it need a context of {needed} tokens, but it has {n_ctx}",
             self.n_gen
         )))
     }
@@ -170,7 +170,7 @@ mod tests {
             (usual().n_gen(0), "n_gen"),
             (usual().depths([]), "depth"),
             (usual().rounds(0), "rounds"),
-            (usual().rounds(3).prompts(["one".to_owned()]), "rounds must be 1 to 1, the number of prompts"),
+            (usual().rounds(3).prompts(["one".to_owned()]), "must be 1 to 1, the number of prompts"),
         ] {
             let error = wrong.check().unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -213,7 +213,7 @@ impl<'a> Measure<'a> {
         }
         let mut measurement = run.measurement.ok_or(Error::Stopped)?;
         if is_stopped {
-            measurement.notes.push("stopped before all was measured".to_owned());
+            measurement.notes.push("stopped before everything was measured".to_owned());
         }
         measurement.points = points;
         Ok(measurement)

@@ -321,7 +321,7 @@ impl Api {
         Ok(Completion::new(frame, choices, stream))
     }
 
-    /// What drafts tokens: the draft model, if one is loaded together with the model.
+    /// The source of draft tokens: the draft model, if one is loaded together with the model.
     pub(super) fn speculation(&self) -> Speculation {
         let plan = self.model.placement();
         match plan.companions.iter().any(|beside| beside.role == CompanionRole::Draft) {
@@ -426,7 +426,7 @@ pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError
     match asked {
         // Some clients send an empty name if the user has set none.
         Some(asked) if asked != name && !asked.is_empty() => {
-            let message = format!("the model `{asked}` does not exist: this is `{name}`");
+            let message = format!("the model `{asked}` does not exist: this server's model is `{name}`");
             Err(ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") })
         }
         _ => Ok(()),

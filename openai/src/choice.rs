@@ -56,7 +56,7 @@ impl Drop for Choice {
     }
 }
 
-/// What a step has produced.
+/// The results of a step.
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) parts: Vec<ReplyPart>,

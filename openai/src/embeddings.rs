@@ -98,8 +98,9 @@ impl EmbeddingRequest {
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
-            let message =
-                format!("the model was loaded with the pooling `{pooling}`, and computes no vector for a text");
+            let message = format!(
+                "the model was loaded with the pooling `{pooling}`, with which it computes no vector for a text"
+            );
             return Err(ApiError::new(500, message));
         }
         let width = embedder.width()?;
@@ -111,7 +112,8 @@ impl EmbeddingRequest {
         let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
-                // A tokenizer needs about forty times as much memory as the text.
+                // Only the beginning is tokenized, because a tokenizer needs about forty times as much memory as the
+                // text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
                 embedder.embed_with(&texts, true, normalization)?
             }

@@ -61,7 +61,9 @@ impl ApiError {
 
     /// The error for a parameter that the request contains under two names.
     pub(super) fn given_twice(second: &str, first: &str) -> Self {
-        let message = format!("`{second}` is given beside `{first}`: both name one parameter, which has one value");
+        let message = format!(
+            "`{second}` is given in addition to `{first}`, another name of the same parameter: use one of them"
+        );
         Self::invalid(second, message)
     }
 
@@ -172,11 +174,12 @@ pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<
     if bytes <= most {
         return Ok(());
     }
-    let message = format!("{param}: {bytes} bytes of text, where {context} tokens of context take {most} at most");
+    let message =
+        format!("{param}: the text has {bytes} bytes, but a context of {context} tokens has room for at most {most}");
     Err(ApiError::invalid(param, message).with_code("context_length_exceeded"))
 }
 
-/// The beginning of a text. What is cut off could not fit into this many tokens.
+/// The beginning of a text. The part that is cut off could not fit into this many tokens.
 pub(super) fn beginning(text: &str, tokens: usize) -> &str {
     let most = tokens.saturating_mul(BYTES_PER_TOKEN).min(text.len());
     // `str::floor_char_boundary` is newer than the oldest supported Rust.
@@ -232,14 +235,13 @@ mod tests {
 
     #[test]
     fn a_picture_that_the_projector_refuses_is_named_by_its_place() {
-        let error =
-            Error::Media { media: "picture of 1 x 9 pixels".to_owned(), index: 1, reason: "too thin".to_owned() };
+        let error = Error::Media { media: "image of 1 x 9 pixels".to_owned(), index: 1, reason: "too thin".to_owned() };
         let places = ["messages[0].content[0]".to_owned(), "messages[2].content[1].image_url".to_owned()];
         let said = ApiError::of_media(&error, &places, "messages");
         assert_eq!((said.status, said.param.as_deref()), (400, Some("messages[2].content[1].image_url")));
         assert_eq!(
             said.message,
-            "messages[2].content[1].image_url: a picture of 1 x 9 pixels cannot be used: too thin"
+            "messages[2].content[1].image_url: the image of 1 x 9 pixels cannot be used: too thin"
         );
         assert_eq!(ApiError::of_media(&error, &[], "messages").param.as_deref(), Some("messages"));
     }

@@ -41,7 +41,7 @@ pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>
     forms.extend(guided(body)?);
     forms.extend(own(body)?);
     if let [(first, _), (second, _), ..] = &forms[..] {
-        let message = format!("`{second}` is given beside `{first}`: use one of them");
+        let message = format!("`{second}` is given in addition to `{first}`: use one of them");
         return Err(ApiError::invalid(*second, message));
     }
     let is_open = is_open(body)?;
@@ -157,7 +157,8 @@ fn schema(body: &Body<'_>, given: &RawValue, place: &str) -> Result<Constraint, 
     let schema: Value = if reading::is_text(given) {
         let text: String = reading::value(given, place)?;
         body.count(&text, place)?;
-        serde_json::from_str(&text).map_err(|error| ApiError::invalid(place, format!("{place}: no JSON: {error}")))?
+        serde_json::from_str(&text)
+            .map_err(|error| ApiError::invalid(place, format!("{place}: not valid JSON: {error}")))?
     } else {
         body.count(given.get(), place)?;
         reading::value(given, place)?

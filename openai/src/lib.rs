@@ -1,9 +1,10 @@
 //! OpenAI's HTTP API without the HTTP, so that any web framework can use it: this crate takes the JSON of a request,
 //! and returns the JSON of an answer. `Server` (feature `server`) is a complete server.
 //!
-//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, of Anthropic's
-//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which yields chunks or the whole answer
-//! (embeddings are returned whole). Every error is an [`ApiError`] in the API's form.
+//! In: bodies of OpenAI's `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/responses`, of
+//! Anthropic's `/v1/messages`, and of llama-server's `/v1/rerank` and `/infill`. Out: a [`Completion`], which yields
+//! chunks or the whole answer. Embeddings and scores are returned whole. Every error is an [`ApiError`] in the API's
+//! form.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -29,7 +30,7 @@
 //!   `logprobs`, `top_logprobs`, `reasoning_effort`
 //! - `/v1/completions` only: `prompt` (a text, tokens, or a list of either), `logprobs`
 //! - llama.cpp's additions: every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar`
-//!   (GBNF, or Lark behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`,
+//!   (GBNF, or Lark after `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`,
 //!   `add_generation_prompt`, `continue_final_message`
 //! - vLLM's additions: `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
 //!   `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties`
@@ -85,3 +86,8 @@ pub use media_hosts::MediaHosts;
 pub use rerank::RerankRequest;
 #[cfg(feature = "server")]
 pub use server::Server;
+
+// The example of the README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

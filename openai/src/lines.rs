@@ -50,7 +50,7 @@ impl LineLimits {
 mod tests {
     use super::*;
 
-    /// What remains of the text if it arrives in pieces of this many bytes.
+    /// The part of the text that is kept if the text arrives in pieces of this many bytes.
     fn ended(text: &str, min_indent: usize, pieces: usize) -> String {
         let mut limits = LineLimits::new(min_indent, None);
         let mut kept = String::new();

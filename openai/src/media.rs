@@ -203,13 +203,13 @@ mod decode {
             if in_use <= MAX_OF_ALL {
                 return Ok(());
             }
-            let message = "images of other requests take all the room: ask again later";
+            let message = "images and sounds of other requests take all the memory for them: ask again later";
             Err(ApiError::new(503, message).with_code("overloaded"))
         }
     }
 
     fn bytes(data: &str, place: &str) -> Result<Vec<u8>, ApiError> {
-        let refused = |error| ApiError::invalid(place, format!("{place}: no base64: {error}"));
+        let refused = |error| ApiError::invalid(place, format!("{place}: not valid base64: {error}"));
         BASE64_STANDARD.decode(data.trim()).map_err(refused)
     }
 }

@@ -69,7 +69,7 @@ impl MediaHosts {
         let asked = authority.as_str().to_ascii_lowercase();
         // If a user's name stands before the host, the text is not in the list, and is refused.
         if !self.hosts.contains(&asked) {
-            return Err(format!("this server may not fetch from the host `{asked}` (--allow-media-host)"));
+            return Err(format!("this server may not fetch images from the host `{asked}` (--allow-media-host)"));
         }
         let failed = |error: Error| format!("`{asked}` sent no image: {error}");
         let answer = self.agent.get(uri).call().map_err(failed)?;
@@ -199,7 +199,7 @@ mod tests {
             "http://other.example.com/a.png",
         ] {
             let refused = hosts.fetch(url).unwrap_err();
-            assert!(refused.contains("may not fetch from the host"), "{url}: {refused}");
+            assert!(refused.contains("may not fetch images from the host"), "{url}: {refused}");
         }
         for url in ["file:///etc/passwd", "ftp://images.example.com/a", "a.png", "gopher://x"] {
             assert!(hosts.fetch(url).unwrap_err().starts_with("an image is a data URL"), "{url}");

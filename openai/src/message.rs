@@ -255,9 +255,9 @@ impl<'a> CallBody<'a> {
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),
-                    text => {
-                        text.parse().map_err(|error| ApiError::invalid(&place, format!("{place}: no JSON: {error}")))?
-                    }
+                    text => text
+                        .parse()
+                        .map_err(|error| ApiError::invalid(&place, format!("{place}: not valid JSON: {error}")))?,
                 }
             }
             Some(arguments) => reading::value(arguments, &place)?,

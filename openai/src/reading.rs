@@ -369,7 +369,7 @@ mod tests {
         ] {
             let error = object(body.as_bytes()).map(|_| ()).unwrap_err();
             assert_eq!((error.status, error.param.as_deref()), (400, Some(second)), "{error}");
-            assert!(error.message.starts_with(&format!("`{second}` is given beside `{first}`")), "{error}");
+            assert!(error.message.starts_with(&format!("`{second}` is given in addition to `{first}`")), "{error}");
         }
     }
 

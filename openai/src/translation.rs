@@ -361,7 +361,7 @@ impl<'a> ChatWriter<'a> {
     /// precedence over a schema, so a request with both is an error.
     pub(super) fn schema(&mut self, own: &'static str, schema: &'a RawValue) -> Result<(), ApiError> {
         if self.given.iter().any(|(name, value)| name == "grammar" && value.get() != "\"\"") {
-            let message = format!("`{own}` is given beside `grammar`: use one of them");
+            let message = format!("`{own}` is given in addition to `grammar`: use one of them");
             return Err(ApiError::invalid(own, message));
         }
         self.give("json_schema", own, schema);
@@ -466,7 +466,8 @@ impl Places {
             error.message = error.message.replacen(&param, &original, 1);
             // If an error is about two parameters, its message contains the name of the second.
             for (chat, own) in &self.renamed {
-                error.message = error.message.replace(&format!("beside `{chat}`"), &format!("beside `{own}`"));
+                error.message =
+                    error.message.replace(&format!("in addition to `{chat}`"), &format!("in addition to `{own}`"));
             }
             error.param = Some(original);
         }
@@ -545,9 +546,9 @@ mod tests {
         ] {
             assert_eq!(original(place), expected);
         }
-        let beside = ApiError::invalid("tools", "`x` is given beside `response_format.json_schema.schema`");
+        let beside = ApiError::invalid("tools", "`x` is given in addition to `response_format.json_schema.schema`");
         let said = places.restore(beside).message;
-        assert_eq!(said, "`x` is given beside `text.format.schema`");
+        assert_eq!(said, "`x` is given in addition to `text.format.schema`");
         let said = places.restore_beginning("tools[0].function.parameters: left");
         assert_eq!(said, "tools[2].input_schema: left");
     }

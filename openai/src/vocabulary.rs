@@ -79,7 +79,7 @@ impl Api {
                 return Ok(json!({"tokens": tokens}));
             }
             if tokens.len() > MAX_SHOWN {
-                let message = format!("the text has {} tokens: `with_pieces` shows {MAX_SHOWN} at most", tokens.len());
+                let message = format!("the text has {} tokens: `with_pieces` shows at most {MAX_SHOWN}", tokens.len());
                 return Err(ApiError::invalid("with_pieces", message));
             }
             let piece = |token: &Token| {

@@ -26,7 +26,7 @@ pub(crate) fn read(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     let read = File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
     if read as u64 > MAX_FILE_BYTES {
-        let problem = format!("longer than any plan or machine: more than {MAX_FILE_BYTES} bytes");
+        let problem = format!("more than {MAX_FILE_BYTES} bytes, which no saved plan or machine has");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
     }
     Ok(text)
@@ -59,14 +59,16 @@ pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
 pub(crate) fn versioned<T>(text: &str, latest: u64, read: fn(&str) -> Result<T, String>) -> Result<T, String> {
     let document = parse(text, |value| Value::deserialize(value))?;
     if has_control_character(&document) {
-        return Err("a string holds a control character".to_owned());
+        return Err("a string contains a control character".to_owned());
     }
     match document.get("version") {
         None | Some(Value::Null) => read(text),
         Some(Value::Number(number)) if number.as_u64().is_some_and(|version| (1..=latest).contains(&version)) => {
             read(text)
         }
-        Some(Value::Number(number)) => Err(format!("version is {number}, and this program reads up to {latest}")),
+        Some(Value::Number(number)) => {
+            Err(format!("version is {number}, but this program reads only versions up to {latest}"))
+        }
         Some(_) => Err("version is not a number".to_owned()),
     }
 }

@@ -36,3 +36,8 @@ pub mod profile;
 #[doc(no_inline)]
 pub use autoplace_gguf as gguf;
 pub use plan::{Plan, Planner};
+
+// The example of the README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -297,7 +297,7 @@ impl RawModel {
             request = request.embeddings(pooling);
         }
         if let Some(ram) = self.cache_ram.as_ref().filter(|_| request.params.embeddings.is_some()) {
-            return Err(source.error(Some(ram.span()), "a model for vectors keeps no texts"));
+            return Err(source.error(Some(ram.span()), "a model for embeddings stores no prompts"));
         }
         let mut finds_mmproj = self.embed.is_none();
         let mut mmproj = None;
@@ -305,10 +305,12 @@ impl RawModel {
             let wrong = |problem| Err(source.error(Some(given.span()), problem));
             match given.get_ref() {
                 RawMmproj::None(false) => finds_mmproj = false,
-                RawMmproj::None(true) => return wrong("true names no projector: a file is needed, or false for none"),
-                RawMmproj::File(_) if self.embed.is_some() => return wrong("a model for vectors takes no projector"),
+                RawMmproj::None(true) => return wrong("`true` names no projector: write a file, or false for none"),
+                RawMmproj::File(_) if self.embed.is_some() => {
+                    return wrong("a model for embeddings takes no projector");
+                }
                 RawMmproj::File(file) if file.as_os_str().is_empty() => {
-                    return wrong("it is empty: a file is needed, `hf:OWNER/NAME`, or false for none");
+                    return wrong("it is empty: write a file, `hf:OWNER/NAME`, or false for none");
                 }
                 RawMmproj::File(file) => mmproj = Some(source.path_of(file)),
             }

@@ -100,7 +100,12 @@ impl Ladder {
             // A second placement by depth needs bytes that another model may take.
             request.depth = Depth::All;
         }
-        let alone = plan(&request, machine)?;
+        let mut alone = plan(&request, machine)?;
+        if request.workload.is_none() && alone.context.n_seq_max > 1 && is_divided(&request) {
+            // How much context one text has is known only now.
+            request.workload = Some(Workload::typical(alone.context.n_ctx_seq()));
+            alone = plan(&request, machine)?;
+        }
         if request.context.may_grow() && request.params.n_ctx == 0 {
             request.context = Context::Tokens(alone.context.n_ctx);
         }
@@ -156,7 +161,9 @@ pub(crate) fn for_one_of_several(request: &Request) -> Request {
     let mut request = request.clone();
     let sequences = request.params.n_seq_max;
     let each = match (request.context, request.params.n_ctx) {
-        (Context::Tokens(all), _) | (Context::Default, all @ 1..) => Some(all / sequences.max(1)),
+        (Context::Tokens(all) | Context::AtLeast(all), _) | (Context::Default, all @ 1..) => {
+            Some(all / sequences.max(1))
+        }
         (Context::Default | Context::Auto, _) => Some(LEAST),
         _ => None,
     };
@@ -272,12 +279,38 @@ mod tests {
         let ladder =
             Ladder::by_probes(&machine, &request, |request, machine| planned(&mut by_probes, request, machine))
                 .unwrap();
-        // One plan for the model alone. Nine for all texts: whole, in seven shares, on the host. Five for each smaller
-        // number of texts: whole, in three shares, on the host.
+        // One plan for the model alone. Nine for all texts: one with the whole GPU, one for each of the seven
+        // `EIGHTHS`, and one on the host. Five for each smaller number of texts: the same, but with the three
+        // `EIGHTHS_OF_FEWER`.
         assert_eq!((by_estimate, by_probes), (1 + 9 + 3 * 5, 1 + 9 + 5));
         let mut texts: Vec<u32> = ladder.rungs().iter().map(Rung::sequences).collect();
         texts.sort_unstable();
         texts.dedup();
         assert_eq!(texts, [4, 8]);
+    }
+
+    #[test]
+    fn the_workload_of_a_ladder_is_that_of_one_of_its_texts() {
+        let header = synthetic::named("llama Llama 3.1 8B").builder().header().unwrap();
+        let profile = ModelProfile::from_header(&header).unwrap();
+        let host = Host::named("Ryzen 9 7950X", 64 << 30).unwrap();
+        let machine = Machine::new(host).with_gpu(Gpu::named("RTX 4090").unwrap().device("CUDA0"));
+        let ladder = |request: Request| {
+            let plan = |request: &Request, machine: &Machine| {
+                Planner::new(&profile, machine).request(request.clone()).plan()
+            };
+            Ladder::new(&machine, &request, plan).unwrap()
+        };
+        // The context of the model is known only from its file.
+        let contexts =
+            [(Context::Model, 131_072), (Context::AtLeast(32_768), 32_768), (Context::Tokens(16_384), 16_384)];
+        for (context, all) in contexts {
+            let eight = ladder(Request::new().n_seq_max(8).context(context));
+            assert_eq!(eight.request().workload, Some(Workload::typical(all / 8)), "{context:?}");
+        }
+        // One text has the whole context, and a workload that is stated stays.
+        assert_eq!(ladder(Request::new().context(Context::Tokens(16_384))).request().workload, None);
+        let stated = Request::new().n_seq_max(8).context(Context::Tokens(16_384)).workload(Workload::new(100, 20));
+        assert_eq!(ladder(stated).request().workload, Some(Workload::new(100, 20)));
     }
 }

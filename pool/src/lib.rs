@@ -15,6 +15,7 @@ mod search;
 mod spec;
 mod state;
 mod succession;
+mod wager;
 
 pub use demand::{DEMAND_WINDOW, Demand};
 pub use error::Error;
@@ -22,7 +23,8 @@ pub use file::PoolFile;
 pub use held::HeldBytes;
 pub use ladder::{Ladder, Rung};
 pub use plan::{DeviceLeft, PlannedModel, PoolPlan, Step};
-pub use runtime::{ModelHandle, ModelRequest, ModelStatus, Pool, PoolBuilder, Residence};
+pub use runtime::{Activity, ModelHandle, ModelRequest, ModelStatus, Pool, PoolBuilder, Residence};
 pub use spec::{ModelSpec, check};
 pub use state::{Limits, ModelState, PoolState};
 pub use succession::Succession;
+pub use wager::{Wager, Wagers};

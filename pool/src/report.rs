@@ -70,7 +70,7 @@ impl PoolPlan {
             }
         });
         let title = match &self.wanted {
-            Some(wanted) => format!("After {wanted} was wanted"),
+            Some(wanted) => format!("After {wanted} was requested"),
             None => "What is loaded".to_owned(),
         };
         shared(&title, &devices.collect::<Vec<_>>())

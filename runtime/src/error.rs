@@ -15,11 +15,11 @@ pub enum Error {
     NoManifest { folder: PathBuf, reason: String },
 
     /// The set was built from another llama.cpp or by another version of autoplace.
-    #[error("{}: the runtime is of {theirs}; this program wants {ours}", folder.display())]
+    #[error("{}: the runtime is of {theirs}, but this program needs {ours}", folder.display())]
     OtherBuild { folder: PathBuf, theirs: String, ours: String },
 
     /// The set was built for another kind of machine.
-    #[error("{}: the runtime is for {theirs}; this program is for {ours}", folder.display())]
+    #[error("{}: the runtime is for {theirs}, but this program is for {ours}", folder.display())]
     OtherTarget { folder: PathBuf, theirs: String, ours: String },
 
     /// A file of the set differs from the manifest: it is missing, or has another length or content.
@@ -28,7 +28,7 @@ pub enum Error {
 
     /// A library in the folder is not in the manifest. llama.cpp would open it, because it opens every backend in the
     /// folder.
-    #[error("{}: a library that the manifest does not list; the runtime is not opened beside it", file.display())]
+    #[error("{}: the manifest does not list this library, so the runtime is not opened; remove the library", file.display())]
     Unlisted { file: PathBuf },
 
     /// The set is complete and of this build, but this machine cannot open it.
@@ -48,7 +48,7 @@ pub enum Error {
     Io { path: PathBuf, action: String, reason: String },
 
     /// The caller cancelled the installation.
-    #[error("{what}: ended after {done} bytes; nothing was installed")]
+    #[error("{what}: the installation ended after {done} bytes; nothing was installed")]
     Cancelled { what: String, done: u64 },
 }
 

@@ -79,7 +79,8 @@ pub fn find(
             .map_or_else(|| "the user's folder for data, which is not known".into(), |path| path.display().to_string());
         looked.push(format!("nothing in {folder}"));
     }
-    looked.push(format!("`autoplace runtime install FILE|URL` brings one, {VARIABLE} names one elsewhere"));
+    looked
+        .push(format!("`autoplace runtime install FILE|URL` installs one, and {VARIABLE} names one in another folder"));
     Err(Error::None { wanted: build.to_owned(), looked })
 }
 

@@ -148,7 +148,7 @@ fn bring(
     // If the hash is wrong, this is reported, and not a fault in the content.
     match (&wanted, rest) {
         (Some(wanted), Ok(())) if *wanted != found => {
-            return Err(refuse(format!("its SHA-256 is {found}, and {wanted} was said")));
+            return Err(refuse(format!("its SHA-256 is {found}, but {wanted} was given")));
         }
         (_, Err(error)) => return Err(refuse(error.to_string())),
         (_, Ok(())) => unpacked.map_err(&refuse)?,
@@ -258,7 +258,7 @@ mod fetch {
         for variable in ["AUTOPLACE_OFFLINE", "HF_HUB_OFFLINE"] {
             let value = std::env::var(variable).unwrap_or_default();
             if !["", "0", "false", "no", "off"].contains(&value.to_ascii_lowercase().as_str()) {
-                return Err(format!("{variable} is set, so that nothing is fetched"));
+                return Err(format!("{variable} is set, so nothing is fetched"));
             }
         }
         let config = Agent::config_builder()

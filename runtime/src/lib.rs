@@ -5,9 +5,9 @@
 //! ```no_run
 //! use autoplace_runtime::{installed, user_folder};
 //!
-//! for set in installed(&user_folder().expect("a user has a folder for data")) {
+//! for set in installed(&user_folder().expect("the user has a folder for data")) {
 //!     let set = set?;
-//!     set.check()?; // every byte is what the manifest says
+//!     set.check()?; // every byte is as the manifest states
 //!     println!("{} bytes: {:?}", set.bytes(), set.manifest.backends);
 //! }
 //! # Ok::<(), autoplace_runtime::Error>(())
@@ -33,6 +33,11 @@ pub use find::{Choice, FOLDER, VARIABLE, find, installed, remove, user_folder};
 pub use install::{Progress, Source, install};
 pub use manifest::{Entry, MANIFEST, Manifest, Requirement};
 pub use set::Set;
+
+// The example of the README must compile.
+#[cfg(all(doctest, feature = "install"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(test)]
 mod tests;

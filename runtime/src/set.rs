@@ -56,14 +56,14 @@ impl Set {
             let damaged = |problem| Err(Error::Damaged { file: file.clone(), problem });
             let bytes = match file.metadata() {
                 Ok(metadata) => metadata.len(),
-                Err(error) => return damaged(format!("{error}; the manifest has {} bytes of it", entry.bytes)),
+                Err(error) => return damaged(format!("{error}; the manifest lists it with {} bytes", entry.bytes)),
             };
             if bytes != entry.bytes {
-                return damaged(format!("it has {bytes} bytes, by the manifest {}", entry.bytes));
+                return damaged(format!("it has {bytes} bytes, but {} in the manifest", entry.bytes));
             }
             let found = Entry::read(&file)?;
             if found != *entry {
-                return damaged(format!("its hash is {}, by the manifest {}", found.xxh3, entry.xxh3));
+                return damaged(format!("its hash is {}, but {} in the manifest", found.xxh3, entry.xxh3));
             }
         }
         let unlisted =

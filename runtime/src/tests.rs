@@ -41,29 +41,29 @@ fn errors_name_the_damaged_file_and_a_complete_set_is_accepted() {
         (
             "half",
             |set| fs::write(set.join("libllama.so.0"), "libll").unwrap(),
-            &["it has 5 bytes, by the manifest 18", "damaged"],
+            &["it has 5 bytes, but 18 in the manifest", "damaged"],
         ),
         (
             "a library",
             |set| fs::remove_file(set.join("libggml-base.so.0")).unwrap(),
-            &["libggml-base.so.0: ", "has 22 bytes of it", "damaged"],
+            &["libggml-base.so.0: ", "lists it with 22 bytes", "damaged"],
         ),
         ("a licence", |set| fs::remove_dir_all(set.join("licences")).unwrap(), &["damaged"]),
         (
             "one more",
             |set| fs::write(set.join("libggml-cuda.so"), "of somebody's").unwrap(),
-            &["libggml-cuda.so: a library that the manifest does not list"],
+            &["libggml-cuda.so: the manifest does not list this library"],
         ),
         ("the manifest", |set| fs::write(set.join(MANIFEST), "{").unwrap(), &["no runtime: ", "line 1"]),
         (
             "another build",
             |set| drop(manifest_for(set, &BUILD.replace('3', "4"), TARGET).write(set)),
-            &["the runtime is of ", "01244567", "this program wants ", BUILD],
+            &["the runtime is of ", "01244567", "this program needs ", BUILD],
         ),
         (
             "another target",
             |set| drop(manifest_for(set, BUILD, "aarch64-linux-gnu").write(set)),
-            &["the runtime is for aarch64-linux-gnu;"],
+            &["the runtime is for aarch64-linux-gnu, but"],
         ),
     ];
     for (case, damage, words) in damages {
@@ -247,12 +247,12 @@ mod install {
         let other = sha256(b"another");
         for (case, bytes, hash, expected) in [
             ("half of it", half, None, "not a complete .tar.gz"),
-            ("half of it, whose hash is known", half, Some(&*sha256(&good)), "and "),
+            ("half of it, whose hash is known", half, Some(&*sha256(&good)), "but "),
             ("no archive", b"<html>", None, "not a complete .tar.gz"),
             ("another hash", &good, Some(&*other), &*other.to_ascii_lowercase()),
             ("no hash", &good, Some("123"), "64 hexadecimal digits"),
             ("no manifest", &nothing, None, "runtime.json"),
-            ("a damaged file", &damaged, None, "by the manifest"),
+            ("a damaged file", &damaged, None, "in the manifest"),
             ("a path that leads out", &hostile("../evil", EntryType::Regular), None, "`../evil`"),
             ("a path of the system", &hostile("/tmp/evil", EntryType::Regular), None, "`/tmp/evil`"),
             ("a link", &hostile("evil", EntryType::Symlink), None, "`evil`"),

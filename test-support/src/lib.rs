@@ -1,8 +1,15 @@
 //! Code that tests and benchmarks of several crates share.
 //!
-//! - Models: [`synthetic`] headers whose data is a hole, [`shapes`] of well-known models, models with
-//!   [`random_weights`] that can be computed, [`embedding_models`], models with [`prediction_heads`], [`tiny`] models,
-//!   [`lora`] adapters, and valid and invalid [`headers`].
+//! ```
+//! // A model of a few kilobytes, with a vocabulary; no test needs a download.
+//! let header = test_support::tiny::tiny_llama().header()?;
+//! assert_eq!(header.architecture()?, "llama");
+//! # Ok::<(), autoplace_gguf::Error>(())
+//! ```
+//!
+//! - Models: [`synthetic`] headers (the tensor data is a hole in the file), [`shapes`] of well-known models, models
+//!   with [`random_weights`] that can be computed, [`embedding_models`], models with [`prediction_heads`], [`tiny`]
+//!   models, [`lora`] adapters, and valid and invalid [`headers`].
 //! - Fixtures: [`plans`], [`replies`], [`table`]s of cases, [`llama_source`].
 //! - Other programs: an [`http`] server, a [`hub_server`], an example as a [`program`], and llama-server.
 //! - The process of a test: [`mod@own_process`], [`counting`].

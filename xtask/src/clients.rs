@@ -96,7 +96,7 @@ impl<'a> Arguments<'a> {
 pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let arguments = Arguments::read(arguments)?;
     let unknown = unknown_names(&arguments.only);
-    ensure!(unknown.is_empty(), "no program has the name {}", unknown.join(" or "));
+    ensure!(unknown.is_empty(), "no program is called {}", unknown.join(" or "));
     let is_wanted = |program: &Path| arguments.is_wanted(program);
     let mut programs = programs_in_python(workspace, &FEW, CONTEXT, &is_wanted)?;
     programs.extend(programs_in_python(workspace, &OTHERS, CONTEXT, &is_wanted)?);
@@ -201,7 +201,7 @@ fn program(workspace: &Workspace, name: &str, extension: &str) -> PathBuf {
 
 /// The programs in the form that the test reads: an interpreter, a file and a context on each line, separated by tabs.
 pub(crate) fn list(programs: &[Program]) -> Result<String> {
-    let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is no text");
+    let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is not valid text");
     let line = |program: &Program| {
         Ok(format!("{}\t{}\t{}", text(&program.interpreter)?, text(&program.file)?, program.context))
     };
@@ -225,8 +225,9 @@ fn rows(report: &str) -> Result<Rows> {
     let mut tried: BTreeMap<[String; 3], BTreeMap<String, bool>> = BTreeMap::new();
     for line in report.lines() {
         let trial: Value = serde_json::from_str(line).with_context(|| format!("the report: {line}"))?;
-        let [client, version, surface, name] = ["client", "version", "surface", "tried"]
-            .map(|name| trial[name].as_str().map(str::to_owned).with_context(|| format!("no `{name}`: {line}")));
+        let [client, version, surface, name] = ["client", "version", "surface", "tried"].map(|name| {
+            trial[name].as_str().map(str::to_owned).with_context(|| format!("the report: `{name}` is missing: {line}"))
+        });
         tried.entry([client?, surface?, version?]).or_default().insert(name?, trial["error"].is_null());
     }
     let columns: BTreeSet<&str> = TRIED.iter().map(|(tried, _)| *tried).collect();

@@ -175,7 +175,7 @@ fn complete(toolkit: &Path) -> Result<()> {
             .into_iter()
             .filter_map(|path| path.to_str().map(str::to_owned))
             .find(|file| file.starts_with(&format!("{name}.")))
-            .with_context(|| format!("{REQUIREMENTS} brings no {name}.*"))?;
+            .with_context(|| format!("the packages of {REQUIREMENTS} contain no {name}.*"))?;
         link(&versioned, &folder.join(name))?;
     }
     fs::create_dir_all(toolkit.join("lib/stubs"))?;
@@ -232,7 +232,7 @@ fn check_library(folder: &Path, run_path: &str) -> Result<()> {
     }
     ensure!(
         dynamic.contains(&format!("path: {run_path}")) && !dynamic.contains("/stubs"),
-        "{} is to look beside itself first, and never among stubs:\n{dynamic}",
+        "{} must search its own folder first, and never the folder of stubs:\n{dynamic}",
         library.display()
     );
     let symbols = |kind: &str, file: &Path| {

@@ -63,7 +63,7 @@ const PACKAGED: [&str; 9] = [
 pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
     ensure!(
         cfg!(all(target_os = "linux", target_arch = "x86_64")),
-        "archives of the program are made on x86-64 Linux for it"
+        "archives of the program can be made on x86-64 Linux only"
     );
     let deb = setup::tool(workspace, "cargo-deb", DEB)?;
     let dist = python::environment(workspace, DIST)?.with_file_name("dist");

@@ -30,7 +30,7 @@ pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         match argument.as_str() {
             "--seconds" => {
                 let given = arguments.next().and_then(|number| number.parse().ok());
-                seconds = given.context("`--seconds` wants a number")?;
+                seconds = given.context("`--seconds` needs a number")?;
             }
             name => named.push(name),
         }
@@ -70,7 +70,7 @@ pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     println!("\n{table}");
     ensure!(
         findings.is_empty(),
-        "found something; `FUZZ_TARGET=NAME {} INPUT` runs it again:\n{}",
+        "the fuzzer has found failing inputs; `FUZZ_TARGET=NAME {} INPUT` runs one again:\n{}",
         program.display(),
         findings.join("\n")
     );

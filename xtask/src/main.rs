@@ -4,19 +4,18 @@
 //! the build scripts lack, so everything can also be done without it.
 
 mod attack;
+mod beside;
 mod bindings;
 mod cited;
 mod clients;
 mod company;
 mod conformance;
-mod conversations;
 mod cuda_check;
 mod demo;
 mod deny;
 mod dist;
 mod document;
 mod features;
-mod first_token;
 mod fit_table;
 mod fuzz;
 mod gpu_bundle;
@@ -36,8 +35,6 @@ mod runtime;
 mod sanitize;
 mod schemas;
 mod semver;
-mod server_memory;
-mod servers;
 mod setup;
 mod size;
 mod soak;
@@ -78,8 +75,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("test", _) => test::test(&mut workspace, rest),
         ("attack", _) => attack::attack(&workspace, rest),
         ("company", _) => company::company(&workspace, rest),
-        ("first-token", _) => first_token::first_token(&workspace, rest),
-        ("conversations", _) => conversations::conversations(&workspace, rest),
+        (verb @ ("first-token" | "conversations" | "server-memory"), _) => beside::beside(&workspace, verb, rest),
         ("conformance", []) => conformance::conformance(&workspace, false),
         ("conformance", [flag]) if flag == "--write" => conformance::conformance(&workspace, true),
         ("bindings", []) => bindings::check(&workspace),
@@ -106,7 +102,6 @@ fn run(arguments: &[String]) -> Result<()> {
         ("schemas", [model]) => schemas::schemas(&workspace, Path::new(model), false),
         ("schemas", [model, flag]) if flag == "--write" => schemas::schemas(&workspace, Path::new(model), true),
         ("semver", []) => semver::semver(&workspace),
-        ("server-memory", _) => server_memory::server_memory(&workspace, rest),
         ("soak", _) => soak::soak(&workspace, rest),
         ("templates", [flag]) if flag == "--fixtures" => templates::fixtures(&workspace),
         ("templates", [flag]) if flag == "--published" => templates::published(&workspace),
@@ -123,47 +118,47 @@ fn run(arguments: &[String]) -> Result<()> {
 fn help() -> String {
     let mut text = String::from(
         "cargo xtask demo [-- ARGUMENTS]     sets the machine up, then runs examples/generate.rs (with these arguments)
-cargo xtask demo --remote           two rpc-servers on this machine, a model on them, and one killed in the middle of the text
-cargo xtask rpc-server [ARGUMENT..] builds autoplace-rpc-server, for devices of other machines (with arguments: runs it)
-cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
-cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
-cargo xtask attack [PROGRAM [WORD]] what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
-cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
-cargo xtask cited FOLDER            what the pinned llama.cpp has otherwise than the one in this folder: functions that a comment cites, and new assertions
+cargo xtask demo --remote           runs a model on two rpc-servers of this machine, and kills one of them in the middle of the text
+cargo xtask rpc-server [ARGUMENT..] builds autoplace-rpc-server, which serves devices to other machines (with arguments: runs it)
+cargo xtask test [STEP...]          sets the machine up, then runs every check (or only these steps)
+cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, in minutes (and writes docs/conformance.md)
+cargo xtask attack [PROGRAM [WORD]] measures how much memory hostile clients can take from `autoplace serve` (or from another program) (Linux)
+cargo xtask bindings [--write]      generates the raw bindings again and compares them with (or replaces) the committed ones
+cargo xtask cited FOLDER            compares the pinned llama.cpp with the earlier one in this folder: lists cited functions that have changed, and new assertions
 cargo xtask clients [MODEL] [--write] [--only PROGRAM]
-                                    programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
-cargo xtask company [MODEL|2GiB...] times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
+                                    runs programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
+cargo xtask company [MODEL|2GiB...] measures how long texts take beside other programs, with autoplace and with llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask conversations MODEL [CONVERSATIONS]
-                                    what 200 conversations on eight places cost, beside the pinned llama.cpp's llama-server (compiles it)
-cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
-cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
-cargo xtask dist                    the program's archive and its Debian package, unpacked and tried (Linux)
-cargo xtask features                checks the published crates with the oldest compiler, and each feature alone
+                                    counts the tokens that 200 conversations on eight places compute again, beside llama-server of the pinned llama.cpp (compiles it)
+cargo xtask cuda-check [--all]      compiles some CUDA kernels of the pinned llama.cpp (or all of them) without a card (Linux x86-64; downloads a toolkit)
+cargo xtask deny                    checks licences, duplicates and sources of the dependencies, and advisories against them
+cargo xtask dist                    makes the program's archive and its Debian package, unpacks both and tries them (Linux)
+cargo xtask features                checks the published crates with the oldest supported compiler, and each feature alone
 cargo xtask first-token MODEL [ROUNDS] [LOAD]
-                                    how long many people wait for their first token, beside llama.cpp's llama-server (compiles it); a word selects loads
-cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines; --caches: caches of experts
-cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
+                                    measures how long many clients wait for their first token, beside llama-server (compiles it); LOAD selects loads by a part of their names
+cargo xtask fit-table [WORD...]     compares plans with llama.cpp's own fit: 28 models (or those whose names contain a word) on 7 simulated machines; --caches compares caches of experts
+cargo xtask fuzz [TARGET...]        gives random bytes to every parser of untrusted bytes, for 60 s per target (or `--seconds N`)
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
-cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
-cargo xtask ledger [FILE...]        prints the ledger of measured speeds beside what the speed model predicts, or adds what people sent (`autoplace measure --submission`)
-cargo xtask llama-server            has `doctor --watch` look at a llama-server (compiles it)
-cargo xtask package                 packages both published crates and builds what was packaged
-cargo xtask pictures                looks at pages of `plan --picture`, `measure --picture` and `serve` in Chromium, light and dark
+cargo xtask interop                 checks, tests and runs the planner together with llama-cpp-2 (compiles a second llama.cpp)
+cargo xtask ledger [FILE...]        prints the ledger of measured speeds beside the predicted speeds, or adds submissions (`autoplace measure --submission`)
+cargo xtask llama-server            tests `doctor --watch` with a llama-server (compiles it)
+cargo xtask package                 makes the packages of all published crates and builds them
+cargo xtask pictures                checks the pages of `plan --picture`, `measure --picture` and `serve` in Chromium, light and dark
 cargo xtask real [--write] [CHECK...]
-                                    two public models beside llama.cpp's own programs (compiles them), transformers and OpenAI's client
+                                    compares two public models with llama.cpp's own programs (compiles them), transformers and OpenAI's client
 cargo xtask runtime [--vulkan] [--cuda]
-                                    makes a runtime for programs built with `prebuilt-runtime` (Linux; compiles llama.cpp once more; `--here`: of this machine's own build; `--twice`: and again, to compare)
+                                    makes a runtime for programs built with `prebuilt-runtime` (Linux; compiles llama.cpp once more; `--here` uses this machine's own build; `--twice` builds twice and compares)
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
-cargo xtask schemas MODEL [--write] the JSON-Schema-Test-Suite with the vocabulary of a model (and writes its table in docs/constrained-output.md)
+cargo xtask schemas MODEL [--write] runs the JSON-Schema-Test-Suite with the vocabulary of a model (and writes its table in docs/constrained-output.md)
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
 cargo xtask server-memory MODEL [REQUESTS] [requests|clients]
-                                    the server's memory after 1,000 requests and 64 clients that come and go, beside llama-server's (Linux; compiles it)
-cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
-cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares
-cargo xtask templates --published   the same with the templates that npm's @huggingface/ollama-utils has (needs npm)
-cargo xtask templates --fixtures    writes what transformers makes of the tests' own templates
-cargo xtask vulkan [CHECK...]       the checks of a card on Mesa's software driver (Debian and Ubuntu; compiles ggml's shaders)
-cargo xtask help                    this text
+                                    measures the server's memory after 1,000 requests and after 64 clients that come and go, beside llama-server's (Linux; compiles it)
+cargo xtask soak [TOKENS]           generates a million tokens and checks whether memory, open files or threads grow (Linux)
+cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares the prompts
+cargo xtask templates --published   does the same with the templates in npm's @huggingface/ollama-utils (needs npm)
+cargo xtask templates --fixtures    writes the prompts that transformers makes of the tests' own templates
+cargo xtask vulkan [CHECK...]       runs the GPU check on Mesa's software driver (Debian and Ubuntu; compiles ggml's shaders)
+cargo xtask help                    prints this text
 
 steps of test:
 ",

@@ -38,8 +38,12 @@ pub(crate) fn packed(workspace: &Workspace, program: &Path, runtime: &Path) -> R
     }
     let text = inside(&root, "/packed/bin/packed")?;
     let words = text.split_whitespace().count();
-    ensure!(words > 5, "the packed application has said `{text}`");
-    println!("packed: in a root of {} files it says: {}", tree::files(&root)?.len(), text.trim());
+    ensure!(words > 5, "the packed application has printed `{text}`");
+    println!(
+        "packed: with a root folder of {} files, the application prints: {}",
+        tree::files(&root)?.len(),
+        text.trim()
+    );
     Ok(())
 }
 

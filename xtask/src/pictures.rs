@@ -96,7 +96,7 @@ fn browser() -> Result<PathBuf> {
     let found = std::env::split_paths(&paths)
         .flat_map(|folder| BROWSERS.map(|name| folder.join(name)))
         .find(|file| file.is_file());
-    found.context("no browser is here: `apt-get install chromium`, or put one of its names on PATH")
+    found.context("no browser was found on PATH: `apt-get install chromium`")
 }
 
 /// Draws pages with a plan of the demo model on a small card, on two cards and without a card, and a page with a sweep.
@@ -209,17 +209,17 @@ impl Browser {
         open(&[format!("--screenshot={}", shot.display())], page)?;
         let dom = open(&["--virtual-time-budget=5000".to_owned(), "--dump-dom".to_owned()], &looked_at)?;
         let seen = dom.split("<title>LOOK ").nth(1).and_then(|rest| rest.split("</title>").next());
-        let seen = seen.with_context(|| format!("{title}: the page was not looked at"))?;
+        let seen = seen.with_context(|| format!("{title}: the script that checks the page did not run"))?;
         let seen = seen.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
         let seen: serde_json::Value = serde_json::from_str(&seen).with_context(|| format!("{title}: {seen}"))?;
         if seen["wrong"].as_array().is_none_or(|wrong| !wrong.is_empty()) {
-            bail!("{title}: texts leave the picture: {}", seen["wrong"]);
+            bail!("{title}: these texts are not within the picture: {}", seen["wrong"]);
         }
         ensure!(seen["loaded"].as_array().is_some_and(Vec::is_empty), "{title}: the page loads {}", seen["loaded"]);
         ensure!(seen["wide"] == false, "{title}: the page is wider than its window");
-        ensure!(seen["texts"].as_u64() > Some(5), "{title}: {} texts", seen["texts"]);
+        ensure!(seen["texts"].as_u64() > Some(5), "{title}: the picture has only {} texts", seen["texts"]);
         // Letters below ten pixels are hard to read.
-        ensure!(seen["smallest"].as_f64() >= Some(10.0), "{title}: letters of {} pixels", seen["smallest"]);
+        ensure!(seen["smallest"].as_f64() >= Some(10.0), "{title}: letters of only {} pixels", seen["smallest"]);
         Ok(seen["colour"].as_str().unwrap_or_default().to_owned())
     }
 }

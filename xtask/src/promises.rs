@@ -21,7 +21,7 @@ pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     if !wrong.is_empty() {
         bail!("{LIST} and SECURITY.md:\n{}", wrong.join("\n"));
     }
-    println!("{} tests hold what is promised", named.len());
+    println!("{} tests check the promises", named.len());
     Ok(())
 }
 
@@ -37,10 +37,10 @@ fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
             continue;
         };
         if !document.contains(&words(promise)) {
-            wrong.push(format!("no document says: {promise}"));
+            wrong.push(format!("the document does not contain this promise: {promise}"));
         }
         if tests(held).is_empty() {
-            wrong.push(format!("no test holds: {promise}"));
+            wrong.push(format!("no test checks this promise: {promise}"));
         }
     }
     wrong
@@ -84,8 +84,8 @@ mod tests {
     fn a_promise_is_in_its_document_and_has_a_test() {
         for (row, wrong) in [
             ("| never fails | `b.rs::one` |", None),
-            ("| always fails | `b.rs::one` |", Some("no document says: always fails")),
-            ("| never fails | |", Some("no test holds: never fails")),
+            ("| always fails | `b.rs::one` |", Some("the document does not contain this promise: always fails")),
+            ("| never fails | |", Some("no test checks this promise: never fails")),
         ] {
             let list = format!("## a.md\n\n| promise | held by |\n|---|---|\n{row}\n");
             assert_eq!(unsaid(&list, &read), Vec::from_iter(wrong), "{row}");

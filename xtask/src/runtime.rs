@@ -20,8 +20,11 @@ use crate::gpu_bundle::{copy, copy_libraries, portable};
 use crate::workspace::{Workspace, output, run};
 use crate::{cuda_check, packed, setup, tree, vulkan};
 
-/// The output folder of llama-sys's build script. `.cargo/config.toml` sets it for builds for this machine.
-const LIBRARIES: &str = "AUTOPLACE_RUNTIME_LIBRARIES";
+/// Asks llama-sys's build script for the shim as a library. `.cargo/config.toml` sets it for builds for this machine.
+const ASKED: &str = "AUTOPLACE_RUNTIME_LIBRARY";
+
+/// The variable in which the build script reports the path of the shim.
+const LIBRARY: &str = "LLAMA_SYS_RUNTIME_LIBRARY";
 
 /// A library that some systems lack: the backend that needs it, the name and the source of the library and, for a
 /// driver, the required CUDA version.
@@ -62,7 +65,7 @@ const LLAMA_CPP: [&str; 3] = ["libggml-base.so.0", "libggml.so.0", "libllama.so.
 pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result<()> {
     ensure!(
         cfg!(all(target_os = "linux", target_arch = "x86_64")),
-        "runtimes are made on x86-64 Linux for it; this machine is {} {}",
+        "runtimes can be made on x86-64 Linux only; this machine is {} {}",
         std::env::consts::ARCH,
         std::env::consts::OS
     );
@@ -95,7 +98,7 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
 pub(crate) fn here(workspace: &Workspace, build: &mut Command) -> Result<PathBuf> {
     let built = variables(&output(build.arg("--message-format=json-render-diagnostics"))?)?;
     let folder = tree::afresh(workspace.target.join("runtime/here"))?;
-    copy(&workspace.target.join("runtime/libraries").join(SHIM), &folder.join(SHIM))?;
+    copy(shim(&built)?, &folder.join(SHIM))?;
     let compiler = output(Command::new(setup::cxx()?).arg("--version"))?;
     let needs = portable::needs(&folder.join(SHIM))?;
     let requires = required(workspace, &needs.libraries)?;
@@ -114,7 +117,7 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     build
         .args(["--release", "--locked", "--no-default-features", "--package=autoplace-llama-sys", "--lib"])
         .args(["--features", features, "--message-format=json-render-diagnostics"])
-        .env(LIBRARIES, root.join("shim"))
+        .env(ASKED, "1")
         .env("AUTOPLACE_LLAMA_BUILD_DIR", root.join("llama"));
     if let Some(sdk) = &workspace.vulkan {
         build.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
@@ -124,7 +127,7 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     let libraries = PathBuf::from(built.get("LLAMA_SYS_BACKEND_DIR").context("the build has no folder of backends")?);
     let folder = tree::afresh(root.join("set"))?;
     copy_libraries(&libraries, &folder)?;
-    copy(&root.join("shim").join(SHIM), &folder.join(SHIM))?;
+    copy(shim(&built)?, &folder.join(SHIM))?;
     if let Some(library) = cuda {
         copy(library, &folder.join("libggml-cuda.so"))?;
         built.entry(BACKENDS.to_owned()).or_default().push_str(",CUDA");
@@ -141,7 +144,7 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
 /// Tests the native layer with libraries that are opened instead of linked, and the example `packed`.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if !cfg!(target_os = "linux") {
-        println!("runtimes are made on Linux: nothing is tested of them here");
+        println!("runtimes can be made on Linux only: nothing is tested here");
         return Ok(());
     }
     // This command reuses the build of the previous step.
@@ -165,8 +168,13 @@ fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
     let known =
         variables.filter_map(|variable| Some((variable[0].as_str()?.to_owned(), variable[1].as_str()?.to_owned())));
     let known: BTreeMap<_, _> = known.filter(|(name, _)| name.starts_with("LLAMA_SYS_")).collect();
-    ensure!(known.contains_key("LLAMA_SYS_BUILD"), "cargo has not said what llama-sys's build script made");
+    ensure!(known.contains_key("LLAMA_SYS_BUILD"), "cargo did not report the output of llama-sys's build script");
     Ok(known)
+}
+
+/// The shim of the build with these variables. Another build, for example with other features, has a shim of its own.
+fn shim(built: &BTreeMap<String, String>) -> Result<&Path> {
+    built.get(LIBRARY).map(Path::new).with_context(|| format!("the build has no shim as a library: is {ASKED} set?"))
 }
 
 /// The needed libraries for which a program looks before it opens a runtime.
@@ -253,4 +261,32 @@ fn archive(workspace: &Workspace, folder: &Path) -> Result<()> {
     println!("runtime: {}, {bytes} bytes, for {TARGET}", archive.display());
     println!("runtime: SHA-256 {}", hash.split_whitespace().next().unwrap_or_default());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// cargo's message about the build script of llama-sys with these variables.
+    fn message(variables: &[(&str, &str)]) -> String {
+        let env: Vec<[&str; 2]> = variables.iter().map(|(name, value)| [*name, *value]).collect();
+        json!({ "reason": "build-script-executed", "out_dir": "/target/build/a/out", "env": env }).to_string()
+    }
+
+    #[test]
+    fn the_shim_of_a_runtime_is_that_of_the_same_build() {
+        let other = message(&[("OTHER", "value")]);
+        let name = ("LLAMA_SYS_BUILD", "autoplace-llama-sys 1.0.0");
+        let with_media = message(&[name, (LIBRARY, "/target/build/with-media/out/libautoplace-llama.so")]);
+        let built = variables(&format!("{other}\n{with_media}\nnot JSON\n")).unwrap();
+        assert_eq!(shim(&built).unwrap(), Path::new("/target/build/with-media/out/libautoplace-llama.so"));
+        let without = variables(&message(&[name])).unwrap();
+        let error = shim(&without).unwrap_err().to_string();
+        assert!(error.contains(ASKED), "{error}");
+    }
+
+    #[test]
+    fn a_build_without_llama_sys_is_an_error() {
+        assert!(variables(&message(&[("OTHER", "value")])).is_err());
+    }
 }

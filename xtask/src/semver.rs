@@ -23,7 +23,7 @@ const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,hub,schemar
 pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     // An unpacked archive of the source has no history, and no release is made from it.
     if !workspace.root.join(".git").exists() {
-        println!("this is no clone of the repository: there are no tags to compare with");
+        println!("this folder is not a clone of the repository: there are no tags to compare with");
         return Ok(());
     }
     let tag = last_release(workspace)?;
@@ -66,7 +66,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     let broken: Vec<&str> = released.into_iter().filter(breaks).collect();
     ensure!(
         broken.is_empty(),
-        "more has changed since {tag} than the version says, or the check failed: {}. Where that is meant, raise the \
+        "more has changed since {tag} than the version allows, or the check failed: {}. If the changes are intended, raise the \
          versions in Cargo.toml",
         broken.join(", ")
     );

@@ -176,7 +176,7 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
     };
     // An unreachable source of packages is not fatal, because the other sources may have the packages.
     if let Err(error) = apt_get(&["update"]) {
-        eprintln!("setup: {error:#}; trying to install all the same");
+        eprintln!("setup: {error:#}; trying to install anyway");
     }
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(&packages);

@@ -13,12 +13,12 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         [tokens] => {
             let digits = tokens.replace('_', "");
             let parsed: Result<u64, _> = digits.parse();
-            parsed.with_context(|| format!("{tokens} is no number of tokens"))?
+            parsed.with_context(|| format!("{tokens} is not a number of tokens"))?
         }
         _ => bail!("usage: cargo xtask soak [TOKENS]"),
     };
     if !cfg!(target_os = "linux") {
-        bail!("what a process holds is read from /proc: Linux only");
+        bail!("the memory of a process is read from /proc, so this works on Linux only");
     }
     setup::native()?;
     // Without `--package`, cargo resolves features as in `cargo test --workspace`, so both commands share their builds.

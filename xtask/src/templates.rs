@@ -55,7 +55,7 @@ pub(crate) fn published(workspace: &Workspace) -> Result<()> {
     let source = fs::read_to_string(folder.join("package/src/chat-template-automap.ts"))?;
     let mut seen = Vec::new();
     for entry in source.split("gguf:").skip(1) {
-        let text = literal(entry.trim_start()).context("a template that is no literal")?;
+        let text = literal(entry.trim_start()).context("a template is not a literal")?;
         if !seen.contains(&text) {
             fs::write(folder.join(format!("{:03}.jinja", seen.len())), &text)?;
             seen.push(text);

@@ -28,7 +28,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "size",
-        what: "the crates' lines beside the last release, for information; no comment is too wide",
+        what: "prints the crates' lines beside those of the last release; no comment is too wide",
         run: size::size,
     },
     Step {
@@ -45,7 +45,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "pure", what: "the planner alone depends on no native code", run: pure },
     Step {
         name: "lint",
-        what: "clippy compiles everything, warnings denied (and llama.cpp, if nothing has before)",
+        what: "clippy finds nothing in any target (compiles llama.cpp, if no earlier step has)",
         // The flag `--all-targets` would compile the examples as tests, but the tests of the examples need them as
         // programs.
         run: |workspace| {
@@ -53,30 +53,30 @@ pub(crate) const STEPS: &[Step] = &[
             run(&mut workspace.compile("test", &["--workspace", "--bench=*", "--no-run"]))
         },
     },
-    Step { name: "test", what: "all tests and doc tests", run: all_tests },
+    Step { name: "test", what: "all tests and doc tests pass", run: all_tests },
     Step {
         name: "runtime",
-        what: "the native layer's tests with libraries that are opened, and an application packed with them (Linux)",
+        what: "the native layer's tests pass with libraries that are opened, and so does an application packed with them (Linux)",
         run: runtime::test,
     },
     Step {
         name: "clients",
-        what: "the clients that most people use drive `autoplace serve`, and Hugging Face's shares a cache with the hub",
+        what: "the most common clients work with `autoplace serve`, and Hugging Face's client shares a cache with the hub",
         run: clients_step,
     },
     Step {
         name: "real",
-        what: "a real model's tokens, templates, texts, calls and schemas beside libllama, where the model can be had",
+        what: "a real model's tokens, templates, texts, calls and schemas equal libllama's, if the model can be downloaded",
         run: real::test,
     },
     Step {
         name: "pictures",
-        what: "the program's pictures and the server's page in Chromium, if it is installed",
+        what: "the program's pictures and the server's page look right in Chromium, if it is installed",
         run: pictures::test,
     },
     Step {
         name: "bench",
-        what: "every benchmark once, unmeasured",
+        what: "every benchmark runs once, without being measured",
         run: |workspace| tests(workspace, &["--workspace", "--bench=*"]),
     },
     Step {
@@ -88,7 +88,7 @@ pub(crate) const STEPS: &[Step] = &[
             run(cargo.env("RUSTDOCFLAGS", "-Dwarnings").env("DOCS_RS", "1"))
         },
     },
-    Step { name: "bindings", what: "the committed bindings are those of the pinned llama.cpp", run: bindings::check },
+    Step { name: "bindings", what: "the committed bindings belong to the pinned llama.cpp", run: bindings::check },
     Step {
         name: "package",
         what: "all crates as they would be published are complete, small enough, and compile",
@@ -123,7 +123,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     if names.is_empty() {
         match vulkan::for_tests(workspace) {
             Ok(sdk) => workspace.vulkan = Some(sdk),
-            Err(error) => eprintln!("setup: without Vulkan and its tests: {error:#}"),
+            Err(error) => eprintln!("setup: Vulkan's tests are left out: {error:#}"),
         }
     }
 
@@ -233,7 +233,7 @@ fn once(before: &BTreeSet<PathBuf>, after: &BTreeSet<PathBuf>) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "llama.cpp was compiled {new} times where 1 should do: two steps select different features or options \
+        "llama.cpp was compiled {new} times instead of once: two steps select different features or options \
          (see llama-sys/build/compile.rs)"
     );
     if std::env::var_os("CI").is_some() {

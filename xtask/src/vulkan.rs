@@ -104,7 +104,7 @@ pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
     for_mesa(workspace, "tests", [GLSLC_FOR_TESTS, LAUNCHER_FOR_TESTS])
 }
 
-/// The kit with a shader compiler for Mesa's driver, and a launcher of the C++ compiler.
+/// The kit for Mesa's driver: Vulkan's SDK with this shader compiler, and with this launcher of the C++ compiler.
 #[cfg_attr(not(unix), allow(unused_variables))]
 fn for_mesa(workspace: &Workspace, name: &str, [compiler, launcher]: [&str; 2]) -> Result<PathBuf> {
     let sdk = sdk(workspace)?;

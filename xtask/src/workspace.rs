@@ -116,7 +116,8 @@ impl Running {
         let mut said = String::new();
         BufReader::new(process.0.stdout.as_mut().context("piped")?).read_line(&mut said)?;
         let address = said.trim_end().strip_prefix("listening on http://");
-        let address = address.with_context(|| format!("`{}` said {said:?} instead of its address", line(command)))?;
+        let address =
+            address.with_context(|| format!("`{}` printed {said:?} instead of its address", line(command)))?;
         Ok((process, address.to_owned()))
     }
 }

@@ -333,7 +333,7 @@ impl Chat {
         if !self.tools.is_empty() && !self.template.supports_tools() {
             tracing::info!(
                 target: "autoplace::generate",
-                "the chat template has no place for tools: the system message describes them"
+                "the chat template shows no tools: the system message describes them"
             );
         }
         let rendered = self.rendered()?;

@@ -60,7 +60,7 @@ impl ToolChoice {
         let called: Vec<(usize, &Tool)> =
             tools.iter().enumerate().filter(|(_, tool)| self.allows(&tool.name)).collect();
         let reason = match other {
-            Some(other) => Some(format!("the answer already has to meet a {}", other.name())),
+            Some(other) => Some(format!("the answer already has another constraint, a {}", other.name())),
             None => called.is_empty().then_some(missing),
         };
         if let Some(reason) = reason {

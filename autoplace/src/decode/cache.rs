@@ -35,8 +35,8 @@ pub(crate) struct Cache {
 }
 
 impl Remembered {
-    /// The tokens of the sequence, for a comparison with a text. The prefix has no spans, because only the spans of the
-    /// other text are used.
+    /// The tokens of the sequence, for a comparison with a text. The prefix has no spans, because only the spans of
+    /// that text are used.
     fn prefix(&self) -> Prefix<'_> {
         Prefix { tokens: &self.tokens, spans: &NO_SPANS, marks: &self.marks, scales: &self.scales }
     }
@@ -154,8 +154,8 @@ impl Cache {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };
-        // To restore a beginning, idle sequences may be displaced. If the context then refuses the beginning, the donor
-        // may be one of them.
+        // Idle sequences may have been displaced to make room for a stored beginning, which the context may then have
+        // refused. The donor may be one of these sequences.
         let donor = donor.filter(|donor| !donor.is_idle || self.is_idle(donor.seq));
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
@@ -166,7 +166,7 @@ impl Cache {
             }
         };
         if self.checkpoints.limit > 0 && context.has_partial_state() {
-            place.stops = Stops::new(prompt.tokens.len(), place.cached, common);
+            place.stops = Stops::new(prompt.tokens.len(), prompt.spans, place.cached, common);
         }
         Ok(place)
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use llama_sys::{Context, SeqId};
 use serde::{Deserialize, Serialize};
 
+use super::media::Spans;
 use super::prefix::Prefix;
 use crate::load::{Checkpoint, host_margin};
 use crate::machine::Host;
@@ -161,9 +162,10 @@ pub(crate) struct Stops {
 
 impl Stops {
     /// Places for a prompt of `tokens` tokens, of which `cached` are computed. `common` is the length of the prefix
-    /// that the prompt shares with another text, whose memory could not return to the end of this prefix.
-    pub(crate) fn new(tokens: usize, cached: usize, common: usize) -> Self {
-        let end = tokens.saturating_sub(BEFORE_END);
+    /// that the prompt shares with another text, whose memory could not return to the end of this prefix. No place is
+    /// within the rows of a picture, because they are computed without an interruption.
+    pub(crate) fn new(tokens: usize, spans: &Spans, cached: usize, common: usize) -> Self {
+        let end = spans.ceil(tokens.saturating_sub(BEFORE_END));
         let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);
         let end = (tokens >= MIN_PROMPT && end > cached).then_some(end);
         Self { at: common.into_iter().chain(end).collect(), last: cached }
@@ -190,21 +192,22 @@ impl Stops {
 #[cfg(test)]
 mod tests {
     use super::Stops;
+    use crate::decode::media::NO_SPANS;
 
     #[test]
     fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another_text() {
-        assert_eq!(Stops::new(500, 0, 0).at, [496]);
-        assert_eq!(Stops::new(500, 0, 300).at, [300, 496]);
+        assert_eq!(Stops::new(500, &NO_SPANS, 0, 0).at, [496]);
+        assert_eq!(Stops::new(500, &NO_SPANS, 0, 300).at, [300, 496]);
         // If only a few tokens are left, they are computed without an interruption.
-        assert_eq!(Stops::new(500, 497, 498).at, [0usize; 0]);
-        assert_eq!(Stops::new(63, 0, 0).at, [0usize; 0]);
-        assert_eq!(Stops::new(500, 290, 300).at, [496]);
-        assert_eq!(Stops::new(500, 0, 480).at, [496]);
+        assert_eq!(Stops::new(500, &NO_SPANS, 497, 498).at, [0usize; 0]);
+        assert_eq!(Stops::new(63, &NO_SPANS, 0, 0).at, [0usize; 0]);
+        assert_eq!(Stops::new(500, &NO_SPANS, 290, 300).at, [496]);
+        assert_eq!(Stops::new(500, &NO_SPANS, 0, 480).at, [496]);
     }
 
     #[test]
     fn a_checkpoint_is_due_at_each_stop_and_after_many_tokens() {
-        let mut stops = Stops::new(20_000, 0, 0);
+        let mut stops = Stops::new(20_000, &NO_SPANS, 0, 0);
         let due: Vec<usize> =
             (0..19_900).step_by(500).chain([19_996, 20_000]).filter(|&computed| stops.is_due(computed)).collect();
         assert_eq!(due, [8500, 17_000, 19_996]);

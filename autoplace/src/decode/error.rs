@@ -32,22 +32,22 @@ pub enum Error {
     /// Other objects outside the session (a clone, a context, a vocabulary or a sampler) still use the native model.
     /// The memory of the model cannot be freed, so the model cannot be re-placed.
     #[error(
-        "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
+        "other objects still use the native model ({holders} references): first drop what `Model::native` returned, and everything created with it"
     )]
     NativeHeld { holders: usize },
     /// The prompt has no tokens, and the model has no BOS token to begin with.
-    #[error("the prompt is empty, and the model has no token that begins a text")]
+    #[error("the prompt is empty, and the model has no BOS token")]
     EmptyPrompt,
     /// The prompt contains a picture or a sound, but the model was loaded without a projector, or the model is in a
     /// worker process, which alone knows the tokens of pictures and sounds.
     #[error(
-        "the prompt contains a {media}, and {}",
+        "the prompt contains media ({media}), but {}",
         if *in_worker { "the model is in a worker process, which alone knows its tokens" }
         else { "the model has no projector (`ModelBuilder::mmproj`, `--mmproj FILE`)" }
     )]
     NoProjector { media: String, in_worker: bool },
     /// A picture or a sound cannot be a part of this prompt. `index` counts the prompt's pictures and sounds from 0.
-    #[error("a {media} cannot be used: {reason}")]
+    #[error("the {media} cannot be used: {reason}")]
     Media { media: String, index: usize, reason: String },
     /// The prompt leaves no room for an answer.
     #[error(

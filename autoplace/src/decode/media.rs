@@ -85,6 +85,12 @@ impl Spans {
         within.map_or(index, |span| span.from)
     }
 
+    /// `index`; if it lies within rows, the index after the last of these rows.
+    pub(crate) fn ceil(&self, index: usize) -> usize {
+        let within = self.all().iter().find(|span| span.from < index && index < span.end());
+        within.map_or(index, Span::end)
+    }
+
     /// The position of the token at `index`, which must not lie within rows. With M-RoPE, an image has fewer positions
     /// than rows.
     pub(crate) fn position(&self, index: usize) -> usize {

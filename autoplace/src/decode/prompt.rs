@@ -169,7 +169,7 @@ impl Prompt {
 
     /// The error for a prompt that refers to a picture or sound by a number that the worker does not know.
     pub(crate) fn unknown_number() -> Error {
-        let reason = "a prompt refers to a picture that was not sent".to_owned();
+        let reason = "a prompt refers to an image or a sound that was not sent".to_owned();
         worker::Error::Protocol { doing: "generating", reason }.into()
     }
 

@@ -26,8 +26,8 @@ pub(crate) struct PromptOrder {
 #[derive(Debug)]
 struct Prompt {
     id: SequenceId,
-    /// The number of tokens that even sharing would not have computed yet. It has a fraction, so that equal prompts
-    /// stay equal. With whole numbers, they would overtake each other at every step.
+    /// The number of tokens that would still be left to compute if all prompts shared the time evenly. It has a
+    /// fraction, so that equal prompts stay equal. With whole numbers, they would overtake each other at every step.
     left: f64,
     /// The prompt's place in the order in which even sharing completed the prompts.
     completed: u64,
@@ -74,8 +74,8 @@ impl PromptOrder {
         }
     }
 
-    /// Reduces the number of tokens of a waiting prompt that must be computed, because the cache holds the other
-    /// tokens.
+    /// Reduces the number of tokens that are still to be computed of a waiting prompt, because the cache holds the
+    /// other tokens.
     pub(crate) fn shorten(&mut self, id: SequenceId, tokens: usize) {
         if let Ok(at) = self.find(id) {
             let prompt = &mut self.prompts[at];

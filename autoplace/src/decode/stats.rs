@@ -162,7 +162,11 @@ impl fmt::Display for Statistics {
         }
         if self.moves > 0 {
             let times = if self.moves == 1 { "once".to_owned() } else { format!("{} times", self.moves) };
-            write!(f, "; moved {times} for its depth, in {:.1} s", self.moving_time.as_secs_f64())?;
+            write!(
+                f,
+                "; the model moved {times} because of the text's depth, in {:.1} s",
+                self.moving_time.as_secs_f64()
+            )?;
         }
         if self.buffer_growth > 0 {
             write!(f, "; compute buffers grew by {}", Bytes(self.buffer_growth))?;
@@ -270,7 +274,7 @@ mod tests {
             "250 ms in the queue",
             "8 threads",
             "died 2 times",
-            "moved once for its depth, in 2.6 s",
+            "the model moved once because of the text's depth, in 2.6 s",
             "83 % of experts found in their cache",
             "compute buffers grew by 3.0 MiB",
             "max_tokens ended the text",

@@ -250,7 +250,11 @@ impl Step<'_> {
         if is_encoded {
             sequence.statistics.encoding_time += encoding;
         }
-        self.work.media = Some((sequence.id, begun.elapsed()));
+        let (id, is_due) = (sequence.id, sequence.held.stops.is_due(sequence.held.computed));
+        if is_due {
+            self.checkpoint(at);
+        }
+        self.work.media = Some((id, begun.elapsed()));
         Ok(())
     }
 

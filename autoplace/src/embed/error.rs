@@ -26,7 +26,7 @@ pub enum Error {
     )]
     TooLong { index: usize, tokens: usize, limit: usize },
     /// A text has no tokens, and the model adds none.
-    #[error("text {index} is empty, and the model has no token that begins a text")]
+    #[error("text {index} is empty, and the model has no BOS token")]
     Empty { index: usize },
     /// The model was not loaded to score documents.
     #[error("the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank")]

@@ -30,10 +30,10 @@ pub struct ModelBuilder {
 }
 
 impl Model {
-    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe. It makes a plan,
-    /// loads the model, warms it up, and compares the memory that it took with the plan. See [`ModelBuilder::load`].
-    /// With the feature `hub`, the path can also be a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model
-    /// is in the cache.
+    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe. The load makes a
+    /// plan, reads the model, warms it up, and compares the memory that the model took with the plan. See
+    /// [`ModelBuilder::load`]. With the feature `hub`, the path can also be a name of the form
+    /// `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model is in the cache.
     ///
     /// # Errors
     ///
@@ -94,8 +94,10 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is the largest number
-    /// from 4096 to 32,768 for which no layer has to leave the GPUs, but at most the model's training context.
+    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is 4096 for each
+    /// sequence, and up to 32,768 for all sequences together, if no layer has to leave the GPUs because of the
+    /// additional tokens, and if these take at most half of each device's remaining budget. No sequence has more than
+    /// the model's training context.
     #[doc(alias = "ctx_size")]
     #[doc(alias = "num_ctx")]
     #[doc(alias = "context_length")]
@@ -231,7 +233,9 @@ impl ModelBuilder {
     }
 
     /// Sets whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs. A
-    /// window takes a fraction of the bytes. But if a text goes back further than the window, it is computed again.
+    /// cache that holds only the window takes a fraction of the bytes. But if a text changes at a place that the window
+    /// no longer holds (an edited message), its tokens are computed again from the last [checkpoint](Self::checkpoints)
+    /// before that place.
     pub fn swa_full(mut self, full: bool) -> Self {
         self.options.request.params.swa_full = full;
         self
@@ -585,7 +589,7 @@ impl ModelBuilder {
         self.options()?.advice()
     }
 
-    /// Makes a plan, loads the model, warms it up, and compares the memory that it took with the plan.
+    /// Makes a plan, loads the model, warms it up, and compares the memory that the model took with the plan.
     ///
     /// If memory runs short at any stage, everything is released, and the model is planned again for the memory that is
     /// free by then. There are up to [`attempts`](Self::attempts) attempts, and the [report](Model::report) lists all

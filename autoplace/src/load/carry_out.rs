@@ -68,6 +68,7 @@ impl LoadOptions {
         let params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
             n_threads_batch: Some(threads.prompt),
+            rows: self.mmproj.is_some(),
             ..native::context(&plan.context)
         };
         let mut context = Context::new(&model, params.clone())

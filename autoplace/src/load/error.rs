@@ -83,7 +83,7 @@ pub enum Error {
     /// Other objects (a clone, a context, a vocabulary or a sampler) still use the native model. The memory of the
     /// model cannot be freed, so the model cannot be re-placed.
     #[error(
-        "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
+        "other objects still use the native model ({holders} references): first drop what `Model::native` returned, and everything created with it"
     )]
     NativeHeld { holders: usize },
     /// A re-placement failed and left the model unloaded. Another re-placement can load it.

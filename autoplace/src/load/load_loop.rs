@@ -29,8 +29,8 @@ use crate::profile::ModelProfile;
 pub(super) enum FirstAttempt {
     /// The saved plan, or a new one for the described or detected machine.
     Fresh,
-    /// This plan, or a new plan for the memory that is free now, because time has passed since the machine was
-    /// described.
+    /// This plan, or, with `None`, a new plan. The free memory is read again, because time has passed since the machine
+    /// was described.
     Again(Option<Box<Plan>>),
 }
 
@@ -211,7 +211,7 @@ impl<'a> LoadLoop<'a> {
             difference: worst.difference(),
         };
         let is_kept = match self.options.on_difference {
-            OnDifference::Accept => Some("kept anyway, as requested"),
+            OnDifference::Accept => Some("the load is kept anyway, as requested"),
             OnDifference::Fail => None,
             OnDifference::BackOff => {
                 for gpu in different {
@@ -220,7 +220,7 @@ impl<'a> LoadLoop<'a> {
                 // Plans again for the same machine with that difference left free.
                 let again = self.plan(&self.ceilings.apply(prepared.machine.clone()));
                 let is_same = again.is_ok_and(|again| is_same(&again.for_depth(self.depth), &prepared.plan));
-                is_same.then_some("there is more room than the plan needs")
+                is_same.then_some("the load is kept, because the memory that is left exceeds this difference")
             }
         };
         if let Some(why) = is_kept {

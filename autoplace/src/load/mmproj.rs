@@ -71,8 +71,8 @@ impl LoadOptions {
         if let Some(tokens) = image_max_tokens.filter(|_| self.image_max_tokens.is_none()) {
             let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
             report.notes.push(format!(
-                "{file} would take images of {MAX_TOKENS_OF_YOUTU} tokens: images are scaled to {tokens} unless \
-                 --image-max-tokens says another number"
+                "{file} accepts images of up to {MAX_TOKENS_OF_YOUTU} tokens: larger images than {tokens} tokens are \
+                 scaled down, unless --image-max-tokens sets another limit"
             ));
         }
         report.projector = Some(allocated);
@@ -163,7 +163,8 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
 /// crate prepares images without their prompts, so that any text can use them again. DeepSeek 4 pads images so that its
 /// text model compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
 fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
-    let reason = || "its images have padding by their place in the prompt, which is not done yet".to_owned();
+    let reason =
+        || "the padding of its images depends on their place in the prompt, which is not supported yet".to_owned();
     Ok((projector_type(header)? == Some("deepseek4v")).then(reason))
 }
 
@@ -203,7 +204,7 @@ fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     }
     let (made, counted) = ((FRAMES / 2).div_ceil(stack), FRAMES.div_ceil(stack) / 2);
     let reason =
-        || format!("with `clip.audio.projector.stack_factor` {stack} it makes {made} rows and counts {counted}");
+        || format!("with `clip.audio.projector.stack_factor` {stack} it computes {made} rows but counts {counted}");
     Ok((made != counted).then(reason))
 }
 
@@ -240,7 +241,7 @@ mod tests {
     fn a_projector_with_miscounted_rows_is_found_before_it_is_loaded() {
         let reason = |name: &str| unequal_rows(&mmproj::named(name).header().unwrap()).unwrap();
         let ultravox = reason("Ultravox 0.5").unwrap();
-        assert!(ultravox.contains("stack_factor` 8") && ultravox.ends_with("188 rows and counts 187"), "{ultravox}");
+        assert!(ultravox.contains("stack_factor` 8") && ultravox.ends_with("188 rows but counts 187"), "{ultravox}");
         assert_eq!([reason("Small Ultravox"), reason("LLaVA 1.5")], [None, None]);
     }
 }

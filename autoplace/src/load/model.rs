@@ -343,7 +343,7 @@ impl LoadOptions {
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, Process::Own(slot), Arc::new(placed));
         model.counters().said_in(said.as_ref());
-        // Only the slot keeps the notice.
+        // From here on only the slot keeps the notice (`said`) alive; the counters refer to it weakly.
         drop(said);
         let report = model.report();
         model.counters().paced_by(&report.threads);

@@ -13,7 +13,7 @@ use super::leases::{Folder, Leases};
 use super::progress::{LoadProgress, Progress};
 use super::rates::with_rates_for_advice;
 use super::rpc::Servers;
-use super::{Error, check_vocabulary, threads};
+use super::{Error, NativeProbe, check_vocabulary, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::Companion;
@@ -205,9 +205,15 @@ impl LoadOptions {
         Ok(planner.request(request).move_rates(moves).expert_hits(hits))
     }
 
+    /// llama.cpp's arithmetic for this model, with all adapters and with the rows of a projector.
+    pub(super) fn probe(&self, header: &Header) -> Result<NativeProbe, Error> {
+        let probe = self.adapters.probe(header)?;
+        Ok(if self.mmproj.is_some() { probe.projector() } else { probe })
+    }
+
     /// A plan for this machine, confirmed by llama.cpp.
     pub(super) fn plan(&self, header: &Header, profile: &ModelProfile, machine: &Machine) -> Result<Plan, Error> {
-        let probe = self.adapters.probe(header)?;
+        let probe = self.probe(header)?;
         let plan = self.planner(header, profile, machine)?.plan_probed(&probe)?;
         if plan.paging.is_none() || machine.host.disk.is_some() {
             return Ok(plan);
@@ -235,7 +241,7 @@ impl LoadOptions {
     /// Tries changes that would put more of the model on GPUs.
     pub(super) fn advice(mut self) -> Result<Advice, Error> {
         if !self.servers.endpoints.is_empty() {
-            return Err(worker::Error::Elsewhere { what: "what plans for other machines" }.into());
+            return Err(worker::Error::Elsewhere { what: "planning with devices of other machines" }.into());
         }
         // Advice takes no memory, so it need not wait for other loads.
         self.leases = Leases::none();

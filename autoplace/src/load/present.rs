@@ -2,8 +2,10 @@
 //! pools lack.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -118,8 +120,7 @@ impl Leases {
         let notice = Notice::write(&folder, &model);
         let notice =
             notice.inspect_err(|error| tracing::debug!(%error, "other programs do not see this model")).ok()?;
-        let last = (Generated::default(), Instant::now());
-        Some(LoadedNotice { notice, said: Mutex::new(Said { model, last }) })
+        Some(LoadedNotice::new(notice, model))
     }
 
     /// Announces a lack of memory to the pools in this user's other processes. The announcement lasts until the result
@@ -134,44 +135,87 @@ impl Leases {
 
 /// The notice to other processes that a model is loaded, with the speed of its texts. The notice is withdrawn when this
 /// value is dropped.
+///
+/// The generating thread only hands a number over, and a thread of the notice writes the file: a disk or a folder on the
+/// network may take long.
 #[derive(Debug)]
 pub(super) struct LoadedNotice {
-    notice: Notice,
     said: Mutex<Said>,
+    /// The speeds to write; `None` once the notice is being withdrawn, or if the system has refused a thread.
+    speeds: Option<SyncSender<f64>>,
+    /// The thread that writes them.
+    writer: Option<JoinHandle<()>>,
+    _notice: Arc<Notice>,
 }
 
-/// The present content of the notice.
+/// What was reported last.
 #[derive(Debug)]
 struct Said {
-    model: LoadedModel,
     /// The totals and the time of the last report. Before the first report, these are the totals and the time of the
     /// load.
     last: (Generated, Instant),
+    /// Whether a speed was reported.
+    is_any: bool,
 }
 
 impl LoadedNotice {
+    fn new(notice: Notice, model: LoadedModel) -> Self {
+        let said = Mutex::new(Said { last: (Generated::default(), Instant::now()), is_any: false });
+        let notice = Arc::new(notice);
+        let written = Arc::clone(&notice);
+        // One speed may wait while another one is written. A further one is left out, as a newer one follows soon.
+        let (speeds, received) = sync_channel(1);
+        let writer = thread::Builder::new().name("autoplace-notice".to_owned());
+        match writer.spawn(move || write_speeds(&written, model, &received)) {
+            Ok(writer) => Self { said, speeds: Some(speeds), writer: Some(writer), _notice: notice },
+            Err(error) => {
+                tracing::debug!(%error, "other programs do not see this model's speed");
+                Self { said, speeds: None, writer: None, _notice: notice }
+            }
+        }
+    }
+
     /// From now on, leaves out the tokens that the model generated before this placement.
     pub(super) fn begin(&self, total: Generated) {
         lock(&self.said).last = (total, Instant::now());
     }
 
     /// Reports the speed of the tokens since the last report. `total` counts all tokens that the model has generated.
-    /// Because a report allocates memory and writes a file, nothing is reported until a pause has passed since the last
-    /// report. Only the end of the first text (`is_end`) is reported without a pause.
+    /// Because a report writes a file, nothing is reported until a pause has passed since the last report. Only the end
+    /// of the first text (`is_end`) is reported without a pause. The file is written by another thread.
     pub(super) fn say_speed(&self, total: Generated, is_end: bool) {
         let mut said = lock(&self.said);
         let (before, at) = said.last;
-        let is_first = is_end && said.model.measured_tokens_per_second.is_none();
+        let is_first = is_end && !said.is_any;
         if at.elapsed() < SPEED_PAUSE && !is_first {
             return;
         }
         said.last = (total, Instant::now());
         let (tokens, time) = (total.tokens.saturating_sub(before.tokens), total.time.saturating_sub(before.time));
         if tokens > 0 && !time.is_zero() {
-            said.model.measured_tokens_per_second = Some(tokens as f64 / time.as_secs_f64());
-            if let Err(error) = self.notice.rewrite(&said.model) {
-                tracing::debug!(%error, "other programs do not see this model's speed");
-            }
+            said.is_any = true;
+            // If the writer is behind, this speed is left out.
+            let _ = self.speeds.as_ref().map(|speeds| speeds.try_send(tokens as f64 / time.as_secs_f64()));
+        }
+    }
+}
+
+impl Drop for LoadedNotice {
+    fn drop(&mut self) {
+        // The thread ends with its channel. The file is removed after it, so that no speed is written to a new one.
+        self.speeds = None;
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+/// Writes each speed to the notice of this model, until the channel is closed.
+fn write_speeds(notice: &Notice, mut model: LoadedModel, speeds: &Receiver<f64>) {
+    for speed in speeds {
+        model.measured_tokens_per_second = Some(speed);
+        if let Err(error) = notice.rewrite(&model) {
+            tracing::debug!(%error, "other programs do not see this model's speed");
         }
     }
 }
@@ -242,6 +286,10 @@ mod tests {
         loaded.say_speed(total, false);
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, None, "in the middle of a first text");
         loaded.say_speed(total, true);
+        let is_written = || loaded_models(&leases)[0].measured_tokens_per_second.is_some();
+        while !is_written() {
+            thread::yield_now();
+        }
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, Some(100.0));
         // A second report follows only after a pause.
         loaded.say_speed(Generated { tokens: 60, ..total }, true);
@@ -255,5 +303,40 @@ mod tests {
         // Without leases, nothing is announced and nothing is read.
         assert!(Leases::none().say_loaded(&plan()).is_none() && Leases::none().announce_lack(&lack).is_none());
         assert_eq!(loaded_models(&Leases::none()), []);
+    }
+
+    #[test]
+    fn a_notice_whose_speed_is_still_to_be_written_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = Leases::in_dir(folder.path().join("leases"));
+        for tokens in 1..50 {
+            let loaded = leases.say_loaded(&plan()).unwrap();
+            loaded.say_speed(Generated { tokens, time: Duration::from_secs(1), depths: 0 }, true);
+            drop(loaded);
+            let loaded = leases.private_folder().unwrap().unwrap().join(LOADED);
+            assert_eq!(std::fs::read_dir(loaded).unwrap().count(), 0, "{tokens}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_text_does_not_wait_for_the_file_with_its_speed() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = Leases::in_dir(folder.path().join("leases"));
+        let notice = leases.say_loaded(&plan()).unwrap();
+        let loaded = leases.private_folder().unwrap().unwrap().join(LOADED);
+        let files = std::fs::read_dir(loaded).unwrap().map(|entry| entry.unwrap().path());
+        let new = files.map(|path| path.with_extension("new")).next().unwrap();
+        // A writer of a pipe waits for a reader.
+        let made = std::process::Command::new("mkfifo").arg(&new).status().unwrap();
+        assert!(made.success());
+        for tokens in 1..10 {
+            lock(&notice.said).last.1 -= 2 * SPEED_PAUSE;
+            notice.say_speed(Generated { tokens, time: Duration::from_secs(tokens), depths: 0 }, false);
+        }
+        let written = std::fs::read_to_string(&new).unwrap();
+        assert!(written.contains("\"measured_tokens_per_second\":1.0"), "{written}");
+        drop(notice);
+        assert_eq!(loaded_models(&leases), []);
     }
 }

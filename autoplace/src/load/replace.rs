@@ -123,7 +123,9 @@ impl Model {
             Ok(planner.workload_seconds_of(&plan)?)
         };
         predicted().unwrap_or_else(|error| {
-            tracing::debug!("the present placement is compared by its first prediction: {error}");
+            tracing::debug!(
+                "the speed of the present placement cannot be predicted again, so its first prediction is used: {error}"
+            );
             None
         })
     }

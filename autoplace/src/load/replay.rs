@@ -20,14 +20,14 @@ pub(super) fn follow(
     profile: &ModelProfile,
     progress: &Progress,
 ) -> Result<(Plan, Machine, Lease), Error> {
-    let probe = options.adapters.probe(header)?;
+    let probe = options.probe(header)?;
     saved.check_model(header)?;
     // The model is the same, so a different number of blocks can only mean that the plan was edited.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
     if blocks != has {
         return Err(SavedPlanError::Invalid {
             file: None,
-            problem: format!("plan.model.blocks is {blocks}, and the model has {has}"),
+            problem: format!("plan.model.blocks is {blocks}, but the model has {has}"),
         }
         .into());
     }

@@ -51,15 +51,15 @@ impl Model {
         }
         let files = self.files_key(&store).and_then(|files| Ok((files, self.projector_key(&store)?)));
         let files =
-            files.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no prompts: {error}"));
+            files.inspect_err(|error| tracing::warn!(target: "autoplace::store", "prompts are not stored: {error}"));
         let ((files, projector), header) = (files.ok()?, self.header().ok()?);
         let plan = self.placement();
         let of = &plan.context;
         let streams = if of.kv_unified { 1 } else { of.n_seq_max };
         let needs_rest = needs_rest(native);
         let shape = needs_rest.then_some((streams, of.swa_full, of.n_rs_seq));
-        // In these models, the factors of the positions depend on the length of the context (llama-model.cpp,
-        // `get_rope_factors`).
+        // If a model has long and short factors of the positions, the length of the context decides which of them are
+        // used (llama-model.cpp, `get_rope_factors`).
         let is_long = header.tensors().any(|tensor| tensor.name().starts_with("rope_factors_long"));
         let length = is_long.then(|| of.n_ctx_seq());
         let key = format!(
@@ -78,8 +78,11 @@ impl Model {
     pub(crate) fn draft_store(&self, draft: &Draft) -> Option<ModelStore> {
         let (store, path) = (self.options().prompt_store.clone()?, self.options().draft.as_ref()?);
         let file = self.file_key(&store, path);
-        let file =
-            file.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no drafts: {error}")).ok()?;
+        let file = file
+            .inspect_err(
+                |error| tracing::warn!(target: "autoplace::store", "the draft model's states are not stored: {error}"),
+            )
+            .ok()?;
         let (keys, values) = (draft.params.type_k, draft.params.type_v);
         // In some models, the factors of the positions depend on the length of the context.
         let length = draft.context.n_ctx_seq();

@@ -1,5 +1,5 @@
-//! What the reader of a text knows so far. In: messages with the text's pieces. Out: the pieces, the statistics, the
-//! text's end, and the error that follows the last piece.
+//! The reader's state of a text. In: messages with the text's pieces. Out: the pieces, the statistics, the text's end,
+//! and the error that follows the last piece.
 
 use crate::chat::FinishReason;
 use crate::decode::error::Error;

@@ -19,7 +19,7 @@ use crate::plan::Plan;
 /// cancels the generation within one token, or removes the request from an engine's queue.
 ///
 /// A stream of [`GenerateRequest::stream`](crate::generate::GenerateRequest::stream) uses the model's context as long
-/// as it exists. Each `next` computes one token; the first call also computes the prompt. An
+/// as the stream exists. Each `next` computes one token; the first call also computes the prompt. An
 /// [`Engine`](crate::generate::Engine) or a [worker](crate::Isolation::Process) computes ahead without waiting for the
 /// reader.
 ///

@@ -44,7 +44,7 @@ impl Folder {
             Err(error) => {
                 tracing::warn!(
                     target: "autoplace::store",
-                    "{} has another writer: this store only reads there for now ({error})", path.display()
+                    "another process writes to {}, so this store only reads the folder for now ({error})", path.display()
                 );
                 folder.scan(false)?
             }
@@ -64,7 +64,7 @@ impl Folder {
     /// folder; `None` if there is another writer.
     pub(super) fn take_over(&self) -> io::Result<Option<Vec<Header>>> {
         let Ok(lock) = self.try_lock()? else { return Ok(None) };
-        tracing::info!(target: "autoplace::store", "{} has no other writer any more", self.path.display());
+        tracing::info!(target: "autoplace::store", "no other process writes to {} any more", self.path.display());
         self.scan_as_writer(lock, Self::scan).map(Some)
     }
 
@@ -222,7 +222,7 @@ fn damaged(reason: &'static str) -> io::Error {
 }
 
 /// Creates the folder for this user alone. Refuses a folder that another user owns or can use, because that user could
-/// read the texts, or forge what the model has read.
+/// read the texts, or forge computed states.
 fn private(folder: &Path) -> io::Result<()> {
     create(folder)?;
     let there = fs::metadata(folder).map_err(|error| of_file(folder, &error))?;

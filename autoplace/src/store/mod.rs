@@ -47,8 +47,8 @@ const BLOCK_BYTES: usize = 8 << 20;
 const MIN_BLOCK_TOKENS: usize = 8;
 
 /// The version of the bytes in a piece: the shape of the rows, the rows, and the rest
-/// (`llama_sys::Context::read_pieces`, `decode::stored`). Whoever changes these bytes must raise it; pieces of other
-/// versions are then not found.
+/// (`llama_sys::Context::read_pieces`, `decode::stored`). Whoever changes these bytes must raise the version; pieces of
+/// other versions are then not found.
 pub(crate) const PIECE_FORMAT: u32 = 1;
 
 /// Number of tokens in each piece of rows, for rows of this many bytes per token.
@@ -157,8 +157,8 @@ impl PromptStore {
         copied.longest_pause = copied.longest_pause.max(time);
     }
 
-    /// The models with texts in the store, the largest first. One model is in the list several times
-    /// if its texts differ in more than their tokens: adapters, cache types, owners, versions of llama.cpp.
+    /// The models with texts in the store, the largest first. One model is in the list several times if the model's
+    /// texts differ in more than their tokens: adapters, cache types, owners, versions of llama.cpp.
     pub fn models(&self) -> Vec<StoredModel> {
         lock(&self.shared().tree).models()
     }

@@ -158,7 +158,7 @@ impl Header {
         let header = fields.header().filter(|_| fields.0.is_empty()).ok_or("its header is not complete")?;
         let Header { parent, kind, tokens, media, .. } = &header;
         if !fits(tokens, media) {
-            return Err("its pictures are not those of its tokens");
+            return Err("its media are not those of its tokens");
         }
         if header.id != id(*parent, *kind, tokens, media) {
             return Err("its name is not that of its tokens");

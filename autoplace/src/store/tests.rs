@@ -1,5 +1,5 @@
-//! The invariants of the store: it returns exactly the bytes that were put in for these tokens, within its bounds,
-//! whatever happens to its files.
+//! The invariants of the store: for the tokens of a text, it returns exactly the bytes that were stored for them, and
+//! it keeps its bounds, whatever happens to its files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -114,7 +114,9 @@ fn take_over(shared: &Shared, folder_bytes: u64, is_warned: &mut bool) {
             let to_write = lock(tree).taken_over(found, folder_bytes, folder);
             to_write.into_iter().for_each(|id| write_one(shared, id, is_warned));
         }
-        Err(error) => tracing::debug!(target: "autoplace::store", "the folder stays another's: {error}"),
+        Err(error) => {
+            tracing::debug!(target: "autoplace::store", "another process still writes to the folder: {error}")
+        }
     }
 }
 

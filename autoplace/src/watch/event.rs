@@ -84,13 +84,13 @@ pub enum Cause {
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess { name: Option<String>, pid: u32, device: String },
     /// Threads wait for the processor's cores.
-    #[error("the processor is busy, threads wait for it {pressure:.0} % of the time")]
+    #[error("the processor is busy: threads wait for it {pressure:.0} % of the time")]
     HostBusy { pressure: f32 },
     /// The host is short of memory, so mapped weights are read from the disk again.
-    #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
+    #[error("the host is short of memory: threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
     /// The texts are deeper than at first, and it is unknown how much slower this makes a token.
-    #[error("each token has about {depth} others before it, and had {before} at first")]
+    #[error("the texts are longer: about {depth} tokens precede each new one, instead of {before} at first")]
     DeeperContext { depth: u64, before: u64 },
     /// None of the watched conditions explains the slowdown.
     #[error("no watched condition explains it")]
@@ -103,7 +103,7 @@ fn moving_in_words(moving: &DepthMove, done: f32) -> String {
         return format!("moving to {after}: {:.0} % of the weights are loaded", done * 100.0);
     }
     let seconds = time.as_secs_f64().max(1.0);
-    format!("after {tokens} live tokens the model moves from {before} to {after}, about {seconds:.0} s")
+    format!("after {tokens} live tokens the model moves from {before} to {after}, which takes about {seconds:.0} s")
 }
 
 impl Event {
@@ -167,7 +167,9 @@ fn celsius(temperature: Option<u32>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cause, Event, Replacement};
+    use std::time::Duration;
+
+    use super::{Cause, DepthMove, Event, Replacement};
     use crate::machine::{ThrottleReason, gib, mib};
 
     #[test]
@@ -178,18 +180,27 @@ mod tests {
         let slow = Event::Slowdown {
             expected: 80.0,
             observed: 31.25,
-            likely_cause: Cause::Throttled { device: device(), reasons },
+            likely_cause: Cause::Throttled { device: device(), reasons: reasons.clone() },
         };
+        let hot = Event::Throttled { device: device(), reasons, temperature: Some(87) };
         let likely_cause = Cause::OtherProcess { name: Some("ollama".to_owned()), pid: 7, device: device() };
         let other = Event::Slowdown { expected: 80.0, observed: 8.0, likely_cause };
+        let (before, after) = ("20 layers on CUDA0".to_owned(), "18 layers on CUDA0".to_owned());
+        let time = Duration::from_secs(4);
+        let moving = DepthMove { tokens: 9000, before, after, lost: Duration::ZERO, time };
+        let begins = Event::Moving { moving: moving.clone(), done: 0.0 };
+        let goes_on = Event::Moving { moving, done: 0.5 };
         let came = Event::OtherProcess { name: None, pid: 9, bytes: gib(5), device: device() };
         let lines = [
             "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it",
             "31.2 tokens per second instead of 80.0: CUDA0 runs at reduced clocks: heat, hardware slowdown",
             "8.0 tokens per second instead of 80.0: ollama (process 7) uses CUDA0",
             "a program (process 9) holds 5.0 GiB of CUDA0",
+            "CUDA0 runs at reduced clocks: heat, hardware slowdown (87 °C)",
+            "after 9000 live tokens the model moves from 20 layers on CUDA0 to 18 layers on CUDA0, about 4 s",
+            "moving to 18 layers on CUDA0: 50 % of the weights are loaded",
         ];
-        assert_eq!([&pressure, &slow, &other, &came].map(ToString::to_string), lines);
+        assert_eq!([&pressure, &slow, &other, &came, &hot, &begins, &goes_on].map(ToString::to_string), lines);
         assert_eq!(pressure.advises(0.1), Some(Replacement::Replan));
     }
 }

@@ -25,7 +25,7 @@ const MIN_NOTABLE: u64 = mib(64);
 /// Each GPU must keep the plan's growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)) free, for workspaces
 /// and pools that are created on first use. Once the workspaces and pools exist, only the plan's margin and the unused
 /// rest are left, so at most half of these two together must stay free. Under WSL, Windows starts to move memory to the
-/// host while some memory still counts as free, so that amount must stay free.
+/// host while some memory still counts as free, so this memory must stay free too.
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,

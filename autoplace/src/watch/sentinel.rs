@@ -128,8 +128,8 @@ impl SentinelBuilder {
         self
     }
 
-    /// Sets how slow a model must be to be reported: below this fraction of its own speed. The fraction is clamped to
-    /// the range from 0 to 1. Default: 0.7. With 0 or NaN no slowdown is reported.
+    /// Sets how slow a model must be to be reported: below this fraction of its own speed, which is its speed after the
+    /// warm-up. The fraction is clamped to the range from 0 to 1. Default: 0.7. With 0 or NaN no slowdown is reported.
     pub fn slower_than(mut self, part: f64) -> Self {
         self.settings.slow = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
         self

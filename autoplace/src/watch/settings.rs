@@ -12,7 +12,7 @@ pub(super) struct Settings {
     pub(super) patience: Option<Duration>,
     pub(super) calm: Option<Duration>,
     pub(super) process_interval: Option<Duration>,
-    /// A model is slow if its speed is below this fraction of its own speed.
+    /// A model is slow if it generates at less than this fraction of the speed that it had after the warm-up.
     pub(super) slow: f64,
     /// Number of tokens in a window, in which the model's speed is measured.
     pub(super) window: u64,

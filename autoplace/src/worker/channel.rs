@@ -1,4 +1,5 @@
-//! The connection between an application and its worker. The connection is separate from what the two processes print.
+//! The connection between an application and its worker. The connection is separate from the output of the two
+//! processes.
 //!
 //! On Unix, it is a pair of connected sockets, one of which is the worker's standard input. On other systems, handles
 //! have only one direction, so the worker answers on its standard output. A message consists of its length, as a
@@ -184,8 +185,8 @@ pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
 
     let reader = io::stdin().as_handle().try_clone_to_owned()?;
     let writer = io::stdout().as_handle().try_clone_to_owned()?;
-    // What libraries print must not be mixed with the messages. If this call fails, the process has no other standard
-    // output, so the failure does not matter.
+    // The output of libraries must not be mixed with the messages. If this call fails, the process has no other
+    // standard output, so the failure does not matter.
     let _ = llama_sys::print_to_stderr();
     Ok((Receiver::new(std::fs::File::from(reader)), Sender::new(std::fs::File::from(writer))))
 }

@@ -5,8 +5,9 @@ use crate::text_support::{chat, demo, in_worker, request};
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyPart, Role, Tool};
 use autoplace::generate::{Chat, ChatStream, Constraint, Engine, Error, FinishReason, ToolChoice};
+use autoplace::gguf::Header;
 use serde_json::json;
-use test_support::demo_path;
+use test_support::{demo_path, random_weights};
 
 fn load() -> Model {
     demo(2048, 1, false)
@@ -200,4 +201,42 @@ fn text_from_a_person_is_never_a_control_token() {
 #[test]
 fn a_model_without_a_template_is_an_error() {
     assert_matches!(load().chat(), Err(Error::Template(error)) if matches!(**error, chat::Error::NoTemplate { .. }));
+}
+
+#[test]
+fn the_settings_of_a_chat_are_those_of_its_answers() {
+    let model = load();
+    let answer = |set: fn(Chat) -> Chat| {
+        let hot = model.chat_with(template()).max_tokens(16).temp(50.0).seed(1);
+        ask(&mut set(hot), "Whence comest thou?").0
+    };
+    let likeliest = ask(&mut model.chat_with(template()).max_tokens(16).temp(0.0), "Whence comest thou?").0;
+    let hot = answer(|chat| chat.top_k(0).top_p(1.0).min_p(0.0));
+    assert_ne!(hot, likeliest);
+    assert_eq!(answer(|chat| chat.top_k(1)), likeliest);
+    assert_eq!(answer(|chat| chat.top_p(0.0)), likeliest);
+    assert_eq!(answer(|chat| chat.min_p(1.0)), likeliest);
+    assert_ne!(answer(|chat| chat.top_k(0).top_p(1.0).min_p(0.0).seed(2)), hot);
+}
+
+#[test]
+fn an_engine_begins_conversations_with_the_models_own_template() {
+    const SOURCE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let folder = tempfile::tempdir().unwrap();
+    let mut sketch = random_weights::all().into_iter().find(|sketch| sketch.arch == "llama").unwrap().in_floats();
+    sketch.vocabulary();
+    sketch.text("tokenizer.chat_template", SOURCE);
+    let path = random_weights::write(&sketch, folder.path());
+    let model = Model::builder(&path).n_ctx(256).n_threads(1).load().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let answer = |chat: Chat| {
+        let mut chat = chat.with(|generate| generate.temp(0.0).max_tokens(6).ignore_eos());
+        let (reply, statistics) = chat.say("And then?").unwrap().finish().unwrap();
+        (reply.content, statistics.prompt_tokens)
+    };
+    let with = engine.chat_with(ChatTemplate::from_header(&Header::open(&path).unwrap()).unwrap());
+    assert_eq!(answer(engine.chat().unwrap()), answer(with));
+
+    let engine = Engine::new(&load()).unwrap();
+    assert_matches!(engine.chat(), Err(Error::Template(error)) if matches!(**error, chat::Error::NoTemplate { .. }));
 }

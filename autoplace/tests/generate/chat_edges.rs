@@ -29,7 +29,7 @@ fn empty_messages_are_messages() {
             let (reply, statistics) = text_support::chat(&model, family).say(said).unwrap().finish().unwrap();
             assert!(statistics.prompt_tokens > 0, "{family}");
             assert_eq!(reply.raw, fresh(family, &[Message::user(said)]), "{family}");
-            // Several such messages come one after the other.
+            // The other chat gets several such messages in succession.
             chat.say(said).unwrap().finish().unwrap();
         }
         assert_eq!(chat.messages().iter().filter(|message| message.role == Role::USER).count(), 3);
@@ -109,7 +109,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     // Every format is tested in the crate `chat`.
     for sample in test_support::replies::SAMPLES.iter().step_by(4) {
         let format = ReplyFormat::of_template(&sample.template);
-        // The prompts of this template end in the same way as those of the format.
+        // The prompts of the template below end in the same way as those of the sample's format.
         let source = "{{ tools }}{{ messages[-1].content }}{{ ending }}";
         let template = ChatTemplate::new(source, <_>::default()).unwrap();
         let mut chat = model

@@ -208,8 +208,14 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         assert_matches!(refused, Err(embed::Error::TooLong { index: 1, tokens, limit }) if (*tokens, *limit) == counts);
         assert_matches!(embedder.embed(&["the sea"]), Err(embed::Error::Native(llama_sys::Error::Aborted)));
 
+        // One call may cut where the embedder refuses.
+        let cut_once = embedder.embed_truncated(&["the sea", &long]).unwrap();
+        assert_matches!(embedder.embed(&[&long]), Err(embed::Error::TooLong { index: 0, .. }));
+
         let mut embedder = embedder.truncate(true);
         let cut = embedder.embed(&["the sea", &long]).unwrap();
+        assert_eq!(cut_once, cut);
+        assert_eq!(cut_once[1].clone().into_vec(), cut[1].as_slice());
         let truncated: Vec<bool> = cut.iter().map(Embedding::is_truncated).collect();
         assert_eq!(truncated, [false, true]);
         // The result is the same as for the longest text that fits, including the token at its end.

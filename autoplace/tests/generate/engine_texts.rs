@@ -73,7 +73,8 @@ fn a_common_beginning_is_computed_once_unless_reuse_is_off() {
         let submit = |prompt: &Vec<_>| engine.submit(greedy(&model, &prompt[..]).max_tokens(4)).unwrap();
         drop([&prompt, &prompt, &other, &prompt].map(submit).map(answered));
         let Metrics { prompt_tokens, cached_tokens, .. } = engine.metrics();
-        // For each prompt, the engine computes fewer than 64 tokens in addition.
+        // The 300 tokens of the first prompt and the 20 other tokens are computed once. For each later prompt, the
+        // engine computes again fewer than 64 tokens.
         assert!(prompt_tokens - cached_tokens < 300 + 20 + 3 * 64, "unified: {unified}, {cached_tokens}");
         for (reuse, cached) in [(true, 299), (false, 0)] {
             let again = engine.submit(greedy(&model, &prompt[..]).cache_prompt(reuse)).unwrap();

@@ -36,7 +36,7 @@ impl Files {
         files
     }
 
-    /// Ten adapters for the demo model. They have different weights, or different numbers.
+    /// Ten adapters for the demo model. They change different weights, or the same weights by other numbers.
     fn ten() -> (Self, Vec<String>) {
         let files = Self { folder: tempfile::tempdir().unwrap() };
         let header = Header::open(demo_path()).unwrap();

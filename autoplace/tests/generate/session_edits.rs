@@ -75,7 +75,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
 fn several_answers_to_one_prompt_compute_it_once() {
     for unified in [false, true] {
         let model = demo(2048, 4, unified);
-        // The prompt is so long that a copy of it is worth while.
+        // The prompt is so long that a copy of it is worthwhile.
         let prompt = SYSTEM.repeat(4);
         let seeded = |seed| model.generate(&*prompt).seed(seed).max_tokens(16);
         let mut session = model.session().unwrap();

@@ -18,6 +18,7 @@ fn everything(model: &Model) -> String {
     let possible = session.can_roll_back(second);
     let gone = session.roll_back(second, 4).unwrap();
     session.replace(None).unwrap();
+    let improved = session.improve(0.5).unwrap().is_some();
     texts.step(&mut session);
     let numbers = (session.len(), session.n_seq_max(), session.is_loaded(), session.is_empty(), session.failed());
     let tokens = [first, second, third].map(|text| session.tokens(text));
@@ -28,7 +29,7 @@ fn everything(model: &Model) -> String {
     let said = [first, second, third].map(|text| (texts.of(text).tokens.clone(), texts.of(text).text.clone()));
     let counted = texts.of(first).statistics().generated_tokens;
     assert!(session.is_empty() && session.last_replaced().unwrap().is_ok());
-    format!("{possible:?} {gone:?} {numbers:?} {tokens:?} {busy:?} {ended:?} {none} {said:?} {counted}")
+    format!("{possible:?} {gone:?} {improved} {numbers:?} {tokens:?} {busy:?} {ended:?} {none} {said:?} {counted}")
 }
 
 #[test]

@@ -192,8 +192,8 @@ fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
 #[test]
 fn a_few_thousand_tokens_leave_nothing_behind() {
     own_process!();
-    // The allocator reserves memory when the first threads start. If each round leaked one model, memory would grow by
-    // more than this.
+    // 64 MiB are allowed, because the allocator reserves memory when the first threads start. If each round leaked one
+    // model, memory would grow by more than 64 MiB.
     let tally = soak(3_000, 8, 64 * 1024);
     assert!(tally.replaced > 20 && tally.failed > 0, "{tally:?}");
     assert!(tally.aborted > 0 && tally.dropped > 0, "{tally:?}");

@@ -80,7 +80,7 @@ fn an_application_drafts_by_a_closure_of_its_own_and_changes_no_text() {
             assert_eq!(drafted, plain, "{noise}");
             let statistics = drafted.statistics();
             assert!(statistics.accepted_tokens > 4, "{statistics:?}");
-            // When a token ends the text, what was drafted after it is wasted.
+            // When a token ends the text, the tokens that were drafted after it are wasted.
             assert!(noise > 0 || statistics.accepted_tokens + 1 >= statistics.drafted_tokens, "{statistics:?}");
             wrong += statistics.drafted_tokens - statistics.accepted_tokens;
             // A closure drafts, and nothing else does. Its drafts end where the text ends.

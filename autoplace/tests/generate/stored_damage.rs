@@ -182,7 +182,8 @@ fn rounds(count: usize, seed: u64, has_small_disk: bool) {
         prompts.iter().for_each(|prompt| drop(kind.expect(prompt).to_vec()));
         let model = kind.load();
         for (number, prompt) in prompts.iter().enumerate() {
-            // For the first text the folder was opened, and then unfinished files were removed.
+            // The first text opens the folder, and unfinished files are then removed. So the folder is filled only
+            // before later texts.
             if number > 0 && chance.below(2) == 0 {
                 kind.fill(&mut chance);
                 full += 1;

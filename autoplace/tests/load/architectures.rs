@@ -1,6 +1,6 @@
-//! Every architecture of llama.cpp. The bytes of weights and cache are exactly llama.cpp's own, and compute buffers
-//! differ from the estimate by no more than it states. If that is not so, the estimate must say that it does not know
-//! these bytes, and why.
+//! Every architecture of llama.cpp. The estimate has exactly llama.cpp's bytes of weights and cache, and its error for
+//! compute buffers is at most the error that it states. If the estimate does not know the bytes of a model, it must say
+//! so, with the reason.
 //!
 //! The architectures and their tensors come from llama.cpp itself (`blueprints`). So a new architecture fails here,
 //! until somebody has found out how it keeps its context. `cargo test -p autoplace --test load architectures:: --
@@ -21,7 +21,8 @@ use crate::rig::{Card, Kind, Loaded, gpus};
 
 /// The models whose KV layout is not known, and words from the reason that is given for each.
 const UNKNOWN: &[(&str, &str)] = &[
-    // In llama.cpp, the blocks that are missing in the list have full attention. We report that they are not known.
+    // The header's list of windows has fewer entries than the model has blocks. In llama.cpp, the remaining blocks have
+    // full attention; our profile reports that the layout is not known.
     ("cohere2 short-list", "of another length"),
     ("dflash hyper-connected", "with hyper-connections"),
     ("eagle3 deep", "drafts for another model"),

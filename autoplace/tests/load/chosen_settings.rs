@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use crate::sim_support::card;
-use autoplace::machine::{Machine, mib};
-use autoplace::memory::Headroom;
-use autoplace::plan::{KvCache, KvPlace, Policy, Request};
-use autoplace::{Model, Plan};
+use autoplace::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace::memory::{FlashAttention, Headroom};
+use autoplace::plan::{Depth, KvCache, KvPlace, Policy, Request, Workload};
+use autoplace::{Model, ModelBuilder, Plan};
 use test_support::demo_path;
 
 /// The policy counts layers, because so small a model is as fast on some hosts as on a card. So a setting is chosen
-/// only where it brings one more layer onto the card.
+/// only if it brings one more layer onto the card.
 fn request() -> Request {
     Request::new().headroom(Headroom::Bytes(0)).policy(Policy::MostLayers).n_ctx(4096)
 }
@@ -70,4 +70,59 @@ fn fewer_tokens_at_once_are_loaded_as_they_were_chosen() {
         plan.context.n_ubatch
     });
     assert!(numbers.len() > 1 && numbers.last() == Some(&512), "{numbers:?}");
+}
+
+/// A machine whose host has memory bandwidth, so that plans have a predicted speed.
+fn host() -> Machine {
+    Machine::new(Host::new(gib(8)).bandwidth(50_000_000_000))
+}
+
+#[test]
+fn each_setting_of_the_builder_is_in_the_plan() {
+    let planned = |set: fn(ModelBuilder) -> ModelBuilder| {
+        set(Model::builder(demo_path()).machine(host()).n_ctx(1024)).plan().unwrap()
+    };
+    let context = |set| planned(set).context;
+    let usual = context(|builder| builder);
+    assert_eq!(context(|builder| builder.flash_attn(FlashAttention::Off)).flash_attn, FlashAttention::Off);
+    assert!(context(|builder| builder.kv_unified(true)).kv_unified && !usual.kv_unified);
+    assert!(!context(|builder| builder.offload_kqv(false)).offload_kqv && usual.offload_kqv);
+    assert!(!context(|builder| builder.op_offload(false)).op_offload && usual.op_offload);
+    assert!(!context(|builder| builder.mmap(false)).mmap && usual.mmap);
+    assert!(!context(|builder| builder.repack(false)).repack && usual.repack);
+    assert!(context(|builder| builder.swa_full(true)).swa_full && !usual.swa_full);
+    assert_eq!(context(|builder| builder.n_batch(700)).n_batch, 700);
+
+    let workload = |set| planned(set).speed.expect("a predicted speed").workload;
+    let stated = Workload::new(300, 40);
+    assert_eq!(workload(|builder| builder.workload(Workload::new(300, 40))), stated);
+    assert_eq!(workload(|builder| builder.depth(Depth::Fixed(500))).depth(), 500);
+}
+
+#[test]
+fn what_the_builder_leaves_to_the_planner_is_what_a_request_leaves_to_it() {
+    let most = || Request::new().headroom(Headroom::Bytes(0)).policy(Policy::MostLayers).n_ctx(4096);
+    for (name, set, request) in [
+        (
+            "kv_cache",
+            (|builder| builder.kv_cache(KvCache::Auto)) as fn(ModelBuilder) -> ModelBuilder,
+            most().kv_cache(KvCache::Auto),
+        ),
+        ("kv_place", |builder| builder.kv_place(KvPlace::Auto), most().kv_place(KvPlace::Auto)),
+        ("min_ubatch", |builder| builder.min_ubatch(64), most().min_ubatch(64)),
+    ] {
+        let mut changes = 0;
+        for size in (4..=32).step_by(4) {
+            let machine = host().with_gpu(Gpu::new("card").total(mib(size)));
+            let placed = |builder: ModelBuilder| {
+                let plan = builder.machine(machine.clone()).plan().unwrap();
+                (plan.n_gpu_layers, plan.context)
+            };
+            let model = |request| Model::builder(demo_path()).request(request);
+            let by_builder = placed(set(model(most())));
+            assert_eq!(by_builder, placed(model(request.clone())), "{name}, {size} MiB");
+            changes += u32::from(by_builder != placed(model(most())));
+        }
+        assert!(changes > 0, "{name} changes nothing on these cards");
+    }
 }

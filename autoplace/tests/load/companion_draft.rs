@@ -1,5 +1,5 @@
-//! The memory that is planned for a draft model is exactly what llama.cpp counts for it. The draft model has the same
-//! context as in llama.cpp's programs.
+//! For a draft model, the planned bytes of weights and cache are exactly llama.cpp's. The compute buffers have at most
+//! the planned bytes and their uncertainty. The draft model has the same context as in llama.cpp's programs.
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
@@ -39,7 +39,7 @@ fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
         assert_eq!(draft.peak_sizes(&main).unwrap(), PeakSizes::new(&profile, &context.sizes().unwrap()));
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
-        // What llama.cpp counts for a load that allocates nothing.
+        // llama.cpp's count for a load that allocates nothing.
         let probed = |cards: &[&Card], layers| {
             let loaded = Loaded::new(&path, cards, &Split::layers(layers), &context, Kind::Probe).unwrap();
             loaded.footprints(&context).unwrap()
@@ -50,7 +50,7 @@ fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
         assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
         let most = bytes.gpu.compute + bytes.gpu_uncertainty;
         assert!(theirs.gpus[0].compute <= most, "{title}");
-        // What llama.cpp counts does not contain the only row of logits that is returned.
+        // llama.cpp's count does not include the row of logits that is returned.
         let most = bytes.host.compute - 4 * n_vocab + bytes.host_uncertainty;
         assert!(theirs.host.compute <= most, "{title}");
 

@@ -66,7 +66,7 @@ fn grid(thorough: bool) {
         let path = sketch.write(folder.path());
         tally.model(sketch.arch);
         for (at, cards) in machines.into_iter().enumerate() {
-            // In the small grid, each model uses a third of the machines. The next two models use the others.
+            // In the small grid, each model uses a third of the machines. The next two models use the other two thirds.
             if thorough || (number + at).is_multiple_of(3) {
                 model(&mut tally, &mut turn, &path, cards, thorough);
             }

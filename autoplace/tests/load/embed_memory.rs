@@ -140,7 +140,8 @@ fn a_computation_has_whole_texts_and_all_their_tokens_are_outputs() {
     assert_eq!(sizes(&context), (2048, 2048, 2048));
     assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
     assert!(context.kv_unified);
-    // Other settings for batches do not divide texts. And a context is never longer than its texts.
+    // A smaller ubatch is raised to the length of the context, because no text may be divided. And a context is never
+    // longer than its texts.
     let context = asked(begun().context(Context::AtLeast(300)).n_ubatch(64));
     assert_eq!(sizes(&context), (304, 304, 304));
     // A batch has room for at least one token of each sequence.

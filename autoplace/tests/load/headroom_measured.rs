@@ -12,7 +12,7 @@ use autoplace::plan::GpuLayers;
 use autoplace::{Model, ModelBuilder};
 use test_support::demo_path;
 
-/// The memory that the driver takes during a load. Below it, the memory that the pools take at the first batch.
+/// The memory that the driver takes during a load, and the memory that the pools take at the first batch.
 const DRIVER: u64 = mib(5);
 const POOLS: u64 = mib(3);
 
@@ -41,7 +41,7 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .headroom(Headroom::Tight)
         .headroom_folder(folder)
         .machine(machine)
-        // Otherwise other loads of this user would know the card by its address.
+        // The card has an address, so with leases, other loads of this user would count it as the same card.
         .leases(Leases::none())
         .n_ubatch(64)
         .n_threads(1)
@@ -59,7 +59,7 @@ fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     taking.load().unwrap()
 }
 
-/// What the report says about the only GPU of the load.
+/// The report's entry for the only GPU of the load.
 fn measured(model: &Model) -> GpuReport {
     let report = model.report();
     assert_eq!(report.gpus.len(), 1, "{report}");

@@ -178,8 +178,8 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..8 {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
-        // In every second pair, the loads do not wait for each other. In such a pair, the second load gets only what is
-        // left of the card, or nothing.
+        // In every second pair, the loads do not wait for each other. In such a pair, the second load gets only the
+        // memory that is left on the card, or nothing.
         let waits = round % 2 == 0;
         task.patience = (!waits).then_some(Duration::ZERO);
         let gpu = task.card();

@@ -136,7 +136,7 @@ fn requested_threads_are_kept() {
 fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let load = |available, allow| {
         let mut request = Request::new().n_gpu_layers(GpuLayers::Exactly(0));
-        // If a plan pages, it has this setting too, because weights that were rearranged cannot be paged from a file.
+        // A plan with paging has this setting too, because weights that were rearranged cannot be paged from a file.
         request.params.repack = false;
         let builder = Model::builder(demo_path()).request(request).n_threads(1);
         let host = Host::new(gib(64)).available(available).disk(1_000_000_000);

@@ -126,7 +126,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
         let params = llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..<_>::default() };
         let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
         assert!(!context.has_memory());
-        // Only the tokens of a text that have the flag are outputs (llama-context.cpp, `encode`).
+        // Only tokens that are added with the flag `true` are outputs (llama-context.cpp, `encode`).
         let mut batch = llama_sys::Batch::default();
         batch.add(1, 0, 0, false);
         batch.add(2, 1, 0, true);
@@ -217,8 +217,8 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     let once = || builder(&machine).attempts(1);
     let planned = once().plan().unwrap();
     let (needed, device) = (on_gpu(&planned), gpu.device().name());
-    // After the plan and before the load, other programs take memory: first one byte too much, and then exactly what is
-    // left.
+    // After the plan and before the load, other programs take memory: first one byte too much, and then exactly the
+    // bytes that the plan does not need.
     gpu.set_taken(TOTAL - needed + 1);
     let error = once().load().unwrap_err();
     assert_eq!(out_of_memory(error), (device.clone(), needed, needed - 1));

@@ -1,4 +1,4 @@
-//! Plans are compared with what llama.cpp allocates: probes, loads and the load contract, with simulated GPUs and
+//! Plans are compared with llama.cpp's allocations: probes, loads and the load contract, with simulated GPUs and
 //! without.
 
 #[macro_use]

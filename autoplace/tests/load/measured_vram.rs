@@ -2,9 +2,9 @@
 //! Q4_K_M, on an RTX 5060 Ti with 16 GB, in llama-server with CUDA 12.4 on Windows. The context has 4096 tokens, and
 //! everything else has its default (github.com/InventiveHQ/local-llm-benchmarks, experiments/vram-offload-cliff).
 //!
-//! What the source calls "MB" are MiB, because `nvidia-smi` prints MiB. If they were 10^6 bytes, the last row would be
-//! smaller than the weights. The column in the source is the difference in the memory that is used on the card.
-//! llama.cpp's buffers do not contain the share of the driver, but this difference does.
+//! The source's "MB" are MiB, because `nvidia-smi` prints MiB. If they were 10^6 bytes, the last row would be smaller
+//! than the weights. The column in the source is the difference in the memory that is used on the card. llama.cpp's
+//! buffers do not contain the share of the driver, but this difference does.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;

@@ -1,4 +1,4 @@
-//! A saved plan is followed exactly, or it is refused with a list of what has changed. The tests make real loads on
+//! A saved plan is followed exactly, or it is refused with a list of the changes. The tests make real loads on
 //! simulated GPUs.
 
 use crate::sim_support::card;
@@ -146,7 +146,7 @@ fn a_plan_of_another_model_or_changed_by_hand_is_refused_as_one_from_a_file() {
     let error = refused(|plan| plan.context.n_ctx = 0);
     assert!(error.contains("plan.context.n_ctx is 0"), "{error}");
     let error = refused(|plan| plan.model.blocks = 7);
-    assert_eq!(error, "plan.model.blocks is 7, and the model has 6");
+    assert_eq!(error, "plan.model.blocks is 7, but the model has 6");
 }
 
 #[test]

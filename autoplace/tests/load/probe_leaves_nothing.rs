@@ -14,13 +14,13 @@ use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, Ten
 use test_support::random_weights::DIMS;
 use test_support::synthetic::Sketch;
 
-/// The number of probes in a round. Below it is the number of rounds. A leak can be seen in every round, but the
-/// allocator's memory grows only in some rounds.
+/// The number of probes in a round, and the number of rounds. A leak can be seen in every round, but the allocator's
+/// memory grows only in some rounds.
 const PROBES: usize = 1_000;
 const ROUNDS: usize = 4;
 
-/// By how many bytes memory may grow. If each probe leaked 200 bytes, memory would grow by more. The smallest object of
-/// a probe is larger: the description of a tensor.
+/// The growth of memory in a round, in bytes, from which on it counts as a leak. A leak of 200 bytes in each probe
+/// would reach this number, and the smallest object of a probe, the description of a tensor, is larger than that.
 const GROWTH: u64 = 200 * PROBES as u64;
 
 /// A variable that `cargo xtask sanitize` sets. The sanitizer itself finds leaks, so some hundred probes are enough. It
@@ -52,7 +52,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// What a probe could leak.
+/// The resources that a probe could leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
     descriptors: usize,
@@ -131,7 +131,8 @@ fn thousands_of_probes_leave_nothing_behind() {
         Question::new(&mamba, &[&other], split(2)),
         // There is no room for the state on this card, but a probe does not allocate it.
         Question::new(&mamba, &[&tiny], split(2)),
-        // All others lead to errors. llama.cpp refuses them in the middle of the load, or while it creates the context.
+        // All questions from here on lead to errors. llama.cpp refuses them in the middle of the load, or while it
+        // creates the context.
         Question::new(&broken, &[&large], split(1)),
         Question::new(&llama, &[&large], split(2)),
         // This device does not exist.

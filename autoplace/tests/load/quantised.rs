@@ -1,5 +1,5 @@
-//! The planner predicts what another quantisation would look like. This is compared with llama.cpp's own quantiser. In
-//! every architecture, every tensor must get the same type.
+//! The planner predicts the tensors of another quantisation. They are compared with those of llama.cpp's own quantiser.
+//! In every architecture, every tensor must get the same type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -22,7 +22,7 @@ unsafe extern "C" {
     fn llama_model_quantize(from: *const c_char, to: *const c_char, params: *const llama_model_quantize_params) -> u32;
 }
 
-/// What the quantiser has printed.
+/// The text that the quantiser has printed.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 unsafe extern "C" fn hear(_: ggml_log_level, text: *const c_char, _: *mut c_void) {

@@ -68,7 +68,7 @@ fn four_texts_go_on_in_the_middle_of_their_prompts_and_of_a_stop_string() {
                 }
             })
         };
-        // The stop string extends over several tokens, and its beginning is kept back.
+        // The stop string extends over several tokens, and its beginning is held back.
         let whole = run(false, "no such text").remove(2).text;
         let stop: String = whole.chars().skip(whole.len() * 2 / 3).take(9).collect();
         let expected = run(false, &stop);

@@ -1,4 +1,4 @@
-//! A re-placement is refused, fails, waits until it is worth while, or is requested by another thread. No text loses a
+//! A re-placement is refused, fails, waits until it is worthwhile, or is requested by another thread. No text loses a
 //! token.
 
 use crate::replace_support::{builder, generations, load, plan, request};
@@ -207,6 +207,28 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     assert_eq!(model.replan().unwrap().n_gpu_layers, 7);
     assert_eq!(text.stream.improve(0.05).unwrap().unwrap().after.n_gpu_layers, 7);
     text.end();
+}
+
+#[test]
+fn a_session_moves_up_for_a_stated_gain_between_two_of_its_tokens() {
+    own_process!();
+    let gpu = card(mib(64));
+    gpu.set_taken(mib(64));
+    let model = builder(&demo_path(), &request().n_ubatch(64)).load().unwrap();
+    let generate = generations(&model, PROMPT, 20)[1].clone();
+    let expected = generate.clone().text().unwrap();
+    let mut session = model.session().unwrap();
+    session.begin(generate).unwrap();
+    let texts = texts_of(&mut session, |session, step| {
+        if step == 5 {
+            assert!(session.improve(0.01).unwrap().is_none(), "the card has no room");
+            gpu.set_taken(0);
+            assert!(session.improve(f64::INFINITY).unwrap().is_none(), "no gain is as large");
+            let up = session.improve(0.05).unwrap().expect("all layers have room");
+            assert_eq!((up.before.n_gpu_layers, up.after.n_gpu_layers), (0, 7));
+        }
+    });
+    assert_eq!(texts[0].text, expected);
 }
 
 #[test]

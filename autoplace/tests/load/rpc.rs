@@ -138,7 +138,7 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
     assert!(plan.full_offload && plan.gpus().count() == 2, "{plan}");
     for gpu in plan.gpus() {
         let carried = format!("to {} over", gpu.name);
-        let is_said = |note: &String| note.starts_with("each load carries") && note.contains(&carried);
+        let is_said = |note: &String| note.starts_with("each load sends") && note.contains(&carried);
         assert!(plan.notes.iter().any(is_said), "{plan}");
     }
     let machine = model.machine();

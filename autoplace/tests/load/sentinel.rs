@@ -3,6 +3,7 @@
 //! The tests take the samples of a loaded model and replace values in them with values that a driver could report:
 //! heat, other programs, a slow GPU.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -257,6 +258,52 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
     assert_matches!(likely_cause, Cause::OtherProcess { pid: 7, .. });
     change(&|script| script.token_time = token_time);
     assert_matches!(generate_until_event(&model, &sentinel), Event::SpeedRecovered { .. });
+}
+
+/// Samples that were taken elsewhere. The watching ends with them.
+struct Recorded(VecDeque<Sample>);
+
+impl Source for Recorded {
+    fn watched(&mut self) -> Option<Watched> {
+        Some(Watched::default())
+    }
+
+    fn sample(&mut self, _processes: bool) -> Option<Sample> {
+        self.0.pop_front()
+    }
+}
+
+#[test]
+fn a_slowdown_is_reported_by_the_settings_of_its_builder() {
+    // Eight tokens per sample: fast, slow, and the same once more. The slow ones have 0.8 of the speed.
+    let (fast, slow) = (Duration::from_millis(10), Duration::from_micros(12_500));
+    let times = [fast, slow, fast, slow, fast].into_iter().flat_map(|time| [time; 16]);
+    let mut generated = Generated::default();
+    let samples = times.map(|time| {
+        generated.tokens += 8;
+        generated.time += 8 * time;
+        Sample { generated, ..Sample::default() }
+    });
+    let samples: VecDeque<Sample> = samples.collect();
+    let events = |set: fn(SentinelBuilder) -> SentinelBuilder| {
+        let at_once = quick().patience(Duration::ZERO).calm(Duration::ZERO);
+        let builder = set(at_once.warm_up(8).window(8).slower_than(0.9));
+        let sentinel = builder.watch_source(Recorded(samples.clone())).unwrap();
+        let events = sentinel.events().iter().map(|event| match event {
+            Event::Slowdown { .. } => "slow",
+            Event::SpeedRecovered { .. } => "recovered",
+            other => panic!("{other}"),
+        });
+        events.collect::<Vec<_>>()
+    };
+    assert_eq!(events(|builder| builder), ["slow", "recovered", "slow", "recovered"]);
+    assert!(events(|builder| builder.slower_than(0.7)).is_empty());
+    assert!(events(|builder| builder.slower_than(f64::NAN)).is_empty());
+    assert!(events(|builder| builder.window(100_000)).is_empty());
+    assert!(events(|builder| builder.warm_up(100_000)).is_empty());
+    assert!(events(|builder| builder.patience(Duration::from_secs(3600))).is_empty());
+    // Without an end that is reported, there is no second beginning. What has begun ends with the watching.
+    assert_eq!(events(|builder| builder.calm(Duration::from_secs(3600))), ["slow", "recovered"]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn an_idle_model_is_re_placed_at_once() {
     // is room on the GPU.
     gpu.set_taken(mib(64));
     wait("is on the host", || model.placement().n_gpu_layers == 0);
-    // If a request comes during the re-placement, it waits until that has ended.
+    // A request that comes during the re-placement waits until the re-placement has ended.
     assert_eq!(story.clone().text().unwrap(), expected);
     assert_eq!(gpu.used(), 0);
     gpu.set_taken(0);

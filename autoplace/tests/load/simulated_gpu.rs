@@ -1,5 +1,5 @@
 //! A load on simulated GPUs leaves no memory unused, and the rates of such cards can be measured. `fleets.rs` checks
-//! what the cards count, and `chaos.rs` checks that the text is the same in every placement.
+//! the bytes that the cards count, and `chaos.rs` checks that the text is the same in every placement.
 
 use std::time::Duration;
 

@@ -13,6 +13,7 @@ use autoplace::memory::{FlashAttention, Headroom, KvType, Place, TensorOverride}
 use autoplace::plan::{GpuLayers, MoeCache, Request};
 use autoplace::watch::{ModelSource, Source};
 use autoplace::{Isolation, Model, ModelBuilder};
+use autoplace_measure::{Measure, Outcome};
 use test_support::demo_path;
 
 /// The variable that selects the device. Without it, ggml ignores a device that computes on the CPU.
@@ -52,14 +53,18 @@ fn plan_probe_and_allocation_agree_at_every_split() {
     assert_eq!(gpu.backend, "Vulkan");
     assert!(0 < gpu.free && gpu.free <= gpu.total, "{gpu}");
     for layers in 1..=LAYERS {
-        let model = builder(layers).verify(Verify::Off).load().unwrap();
-        let report = model.report();
-        let [gpu] = report.gpus.as_slice() else { panic!("{report:?}") };
-        assert_eq!(gpu.layers, layers);
-        assert_eq!((gpu.allocated, gpu.grown), (Some(gpu.planned), 0), "{layers} layers");
-        let sample = ModelSource::new(&model).sample(false).unwrap();
-        assert!(sample.devices.iter().all(|device| device.free.is_some()), "{sample:?}");
+        // The GPU check asks for the same stages, and for computations after them.
+        let measure = Measure::new(demo_path()).request(request().n_gpu_layers(GpuLayers::Exactly(layers)));
+        let load = |load: ModelBuilder| load.without_learning().n_threads(1).attempts(1).verify(Verify::Off);
+        let stages = measure.load_with(load).stages(&[]);
+        assert_eq!((&stages.outcome, stages.n_gpu_layers), (&Outcome::Completed, layers));
+        let [gpu] = stages.gpus.as_slice() else { panic!("{stages:?}") };
+        assert_eq!(gpu.allocated, gpu.planned, "{layers} layers");
+        assert!(gpu.stages.iter().all(|reading| reading.free.ggml.is_some()), "{stages:?}");
     }
+    let model = builder(LAYERS).verify(Verify::Off).load().unwrap();
+    let sample = ModelSource::new(&model).sample(false).unwrap();
+    assert!(sample.devices.iter().all(|device| device.free.is_some()), "{sample:?}");
 }
 
 /// While it computes, the software driver (Mesa 22.3) corrupts its own heap in one of four runs. Then the worker dies,

@@ -118,7 +118,8 @@ pub(crate) fn about(image: &Image) -> Prompt {
     Prompt::text("In the beginning").then_media(image.clone()).then_text(" God created the heaven and")
 }
 
-/// What llama.cpp's own loop computes: the chunks of mtmd, the last of which is a text, and then `n` tokens.
+/// The tokens of llama.cpp's own loop. It computes the chunks of mtmd, the last of which is a text, and then `n`
+/// tokens.
 pub(crate) fn their_tokens(mut raw: Raw, projector: &mut Projector, chunks: &MediaChunks, n: usize) -> Vec<Token> {
     for index in 0..chunks.len() - 1 {
         let chunk = chunks.get(projector, index).unwrap();

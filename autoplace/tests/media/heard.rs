@@ -9,13 +9,19 @@ use crate::eyes::{builder, projector, their_tokens};
 use crate::sim_support::card;
 use crate::text_support::{Raw, complete, greedy, request, worker};
 
-fn tone(rate: u32, samples: u32) -> Sound {
+pub(crate) fn tone(rate: u32, samples: u32) -> Sound {
     let sample = |at: u32| ((at as f32) * 440.0 * std::f32::consts::TAU / rate as f32).sin() * 0.5;
     Sound::from_samples(rate, (0..samples).map(sample).collect()).unwrap()
 }
 
-fn heard(sound: &Sound) -> Prompt {
+pub(crate) fn heard(sound: &Sound) -> Prompt {
     Prompt::text("In the beginning").then_media(sound.clone()).then_text(" God created")
+}
+
+/// The same prompt for mtmd. The sound must have mtmd's rate.
+pub(crate) fn heard_parts(sound: &Sound) -> [MediaPart<'_>; 3] {
+    let text = |text| MediaPart::Text { text, parse_special: false };
+    [text("In the beginning"), MediaPart::Sound(sound.samples()), text(" God created")]
 }
 
 /// Numbers of samples at 16 kHz: for a tenth of a second, for a second, and for more than 30 seconds. At most 30
@@ -37,14 +43,12 @@ fn a_sound_is_resampled_and_the_text_about_it_is_llama_cpps() {
     };
     let mut theirs = Projector::load(&native, &path, &params).unwrap();
     assert_eq!(theirs.sample_rate(), Some(16_000));
-    let text = |text| MediaPart::Text { text, parse_special: false };
     for samples in LENGTHS {
         let sound = tone(16_000, samples);
         let ours = complete(greedy(&model, heard(&sound)), &model);
         assert!(ours.statistics().media_tokens > 10, "{:?}", ours.statistics());
         assert!(ours.statistics().encoded_media >= 1);
-        let parts = [text("In the beginning"), MediaPart::Sound(sound.samples()), text(" God created")];
-        let chunks = theirs.tokenize(&parts, true).unwrap();
+        let chunks = theirs.tokenize(&heard_parts(&sound), true).unwrap();
         let raw = Raw::new(&native, 1024);
         assert_eq!(ours.tokens, their_tokens(raw, &mut theirs, &chunks, 24), "{samples} samples");
 

@@ -17,5 +17,6 @@ mod stored_pictures;
 #[cfg(feature = "vulkan")]
 mod vulkan;
 mod where_it_is;
+mod windows;
 
 use support::{sim_support, text_support};

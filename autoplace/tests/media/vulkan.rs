@@ -9,6 +9,7 @@ use autoplace::{Isolation, Model, ModelBuilder, OnDeath};
 use test_support::own_process::ran_in_one_of;
 
 use crate::eyes::{ALL_FAMILIES, about, beside, files, image_max_tokens, picture, their_tokens};
+use crate::heard::{heard, heard_parts, tone};
 use crate::same_as_llama_cpp::{asked, parts, their_raw};
 use crate::text_support::{complete, greedy, request, worker};
 
@@ -67,14 +68,19 @@ fn each_alone(families: &[&str], compute: impl Fn(&str)) {
     }
 }
 
-/// Our text about a picture on the driver, beside llama.cpp's own loop with its projector there.
+/// Our text about a picture (or about a sound) on the driver, beside llama.cpp's own loop with its projector there.
 fn is_the_same(family: &str) {
     let folder = tempfile::tempdir().unwrap();
     let files = files(family, folder.path());
     let model = builder(family, &files, true).load().unwrap();
     assert!(model.placement().companions[0].gpu.is_some(), "{}", model.placement());
-    let image = picture(60, 40, 2);
-    let ours = complete(asked(&model, about(&image)).max_tokens(6), &model);
+    let (image, sound) = (picture(60, 40, 2), tone(16_000, 16_000));
+    let hears = family == "Small Ultravox";
+    let (prompt, parts) = match hears {
+        true => (heard(&sound), heard_parts(&sound)),
+        false => (about(&image), parts(&image)),
+    };
+    let ours = complete(asked(&model, prompt).max_tokens(6), &model);
     let native = model.native().unwrap();
     let devices = Backend::init().unwrap().devices();
     let params = ProjectorParams {
@@ -86,7 +92,7 @@ fn is_the_same(family: &str) {
     };
     assert!(params.device.is_some());
     let mut projector = Projector::load(&native, &files.1, &params).unwrap();
-    let chunks = projector.tokenize(&parts(&image), true).unwrap();
+    let chunks = projector.tokenize(&parts, true).unwrap();
     let theirs = their_tokens(their_raw(&model, &native), &mut projector, &chunks, 6);
     assert_eq!(ours.tokens, theirs, "{family}");
 }
@@ -94,6 +100,11 @@ fn is_the_same(family: &str) {
 #[test]
 fn the_text_about_a_picture_on_the_driver_is_llama_cpps_token_for_token() {
     each_alone(&["Small Gemma 3", "Small Qwen2.5-VL"], is_the_same);
+}
+
+#[test]
+fn the_text_about_a_sound_on_the_driver_is_llama_cpps_token_for_token() {
+    each_alone(&["Small Ultravox"], is_the_same);
 }
 
 /// Without Step3-VL: the software driver ends in every run while it computes its tiles of 1,296 patches, with a signal.

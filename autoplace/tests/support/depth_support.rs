@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// A saved plan. It begins with the placement `shallow`; from `crossing` live tokens on, it has the placement `deep`.
 /// On its own side of the crossing, a placement takes a thousandth of the time of the other placement, which takes a
-/// second for each token. So a move is worth while even for a prompt of a few tokens.
+/// second for each token. So a move is worthwhile even for a prompt of a few tokens.
 pub(crate) fn crossing(path: &Path, request: &Request, [shallow, deep]: [&Plan; 2], crossing: u32) -> SavedPlan {
     let (fast, slow) = (0.001, 1.0);
     let at = |depth: u32, here: f64, there: f64| json!({"depth": depth, "token": [here, there], "prompt_token": [here, there]});

@@ -12,7 +12,7 @@ use autoplace::llama_sys::{
     self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler, Token,
 };
 use autoplace::plan::{self, Request};
-use autoplace::{Isolation, Model, OnDeath, WorkerProcess, memory};
+use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, memory};
 
 use test_support::{demo_path, wait};
 
@@ -243,12 +243,17 @@ pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf 
 /// Loads a model with plain attention in 32 bits. Its batches are so small that the cache of a window has room for 256
 /// tokens (llama-kv-cache-iswa.cpp). `checkpoints` is the maximum number of bytes for checkpoints.
 pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
+    small_builder(path, request, checkpoints).load().unwrap()
+}
+
+/// A builder for the model that [`small`] loads.
+pub(crate) fn small_builder(path: &Path, request: Request, checkpoints: u64) -> ModelBuilder {
     let mut request = request.n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
     request.params.swa_full = false;
     request.params.type_k = memory::KvType::F32;
     request.params.type_v = memory::KvType::F32;
-    Model::builder(path).request(request).n_threads(1).checkpoints(checkpoints).load().unwrap()
+    Model::builder(path).request(request).n_threads(1).checkpoints(checkpoints)
 }
 
 /// The seed for texts of models with random weights.

@@ -122,7 +122,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let mut out = String::new();
         repr(value, &mut out)?;
         if out.chars().count() > PPRINT_WIDTH {
-            return Err(failed("pprint of a value that takes more than one line"));
+            return Err(failed("pprint: the value takes more than one line, which is not supported"));
         }
         Ok::<_, Error>(out)
     });

@@ -21,7 +21,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     let now_once = OnceLock::new();
     environment.add_function("strftime_now", move |format: &str| {
         if format.len() > 1000 {
-            return Err(failed("strftime_now: a format of over 1000 bytes"));
+            return Err(failed("strftime_now: the format has more than 1000 bytes"));
         }
         now_once.get_or_init(|| now.unwrap_or_else(LocalTime::now)).format(format)
     });
@@ -45,7 +45,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
                 let pairs = value.try_iter()?.map(|pair| Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?)));
                 Some(Value::from_pairs(pairs.collect::<Result<Vec<(Value, Value)>, Error>>()?))
             }
-            Some(value) => return Err(failed(format!("dict() of a {}", value.kind()))),
+            Some(value) => return Err(failed(format!("dict() does not accept a {}", value.kind()))),
             None => None,
         };
         kept(state, dict(value, named)?)

@@ -43,7 +43,7 @@ impl Dumps {
                 let text = |index: usize| -> Result<String, Error> {
                     let separator = separators.get_item_by_index(index)?;
                     let separator = separator.as_str().map(str::to_owned);
-                    separator.ok_or_else(|| failed("tojson: separators are two texts"))
+                    separator.ok_or_else(|| failed("tojson: `separators` must be two texts"))
                 };
                 (text(0)?, text(1)?)
             }
@@ -103,7 +103,7 @@ impl Dumps {
                         ValueKind::None | ValueKind::Bool | ValueKind::Number => {
                             self.write(state, key, level, &mut name)?;
                         }
-                        kind => return Err(failed(format!("tojson: a key is a {kind}"))),
+                        kind => return Err(failed(format!("tojson: a key cannot be a {kind}"))),
                     }
                     self.text(&name, out);
                     out.push_str(&self.key_separator);

@@ -131,7 +131,7 @@ pub(super) fn pay(state: &State, bytes: usize) -> Result<(), Error> {
 }
 
 fn no_data(value: &Value) -> Error {
-    failed(format!("lists, dicts and namespaces keep data, and no {}", type_name(value)))
+    failed(format!("lists, dicts and namespaces can contain data only, not a {}", type_name(value)))
 }
 
 /// Whether a map is a dict. In minijinja, namespaces, macros and loops are maps too.

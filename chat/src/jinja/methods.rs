@@ -167,7 +167,7 @@ fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> 
             let given = bound(0, &["tabsize"])?;
             let width = usize::try_from(arguments::integer(&given[0])?.unwrap_or(8)).unwrap_or(0);
             if width > MAX_WIDTH {
-                return Err(failed(format!("expandtabs: a width of {width}, over {MAX_WIDTH}")));
+                return Err(failed(format!("expandtabs: the width is {width}, but at most {MAX_WIDTH} is allowed")));
             }
             pay(state, text.len().saturating_add(text.matches('\t').count().saturating_mul(width)))?;
             python::expand_tabs(text, width).into()
@@ -311,11 +311,11 @@ pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[
     for c in text.chars() {
         digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
         if digits > 4 {
-            return Err(failed("a format with a width of over 9999"));
+            return Err(failed("a format has a width of more than 9999"));
         }
     }
     if has_width_of_argument(text, begin) {
-        return Err(failed("a format whose width is an argument"));
+        return Err(failed("a format takes its width from an argument, which is not supported"));
     }
     let lengths = arguments.iter().map(|value| value.as_str().map_or(0, str::len));
     let longest = lengths.max().unwrap_or(0);
@@ -349,7 +349,7 @@ fn has_width_of_argument(text: &str, begin: char) -> bool {
 
 pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<String, Error> {
     if width > MAX_WIDTH {
-        return Err(failed(format!("{method}: a width of {width}, over {MAX_WIDTH}")));
+        return Err(failed(format!("{method}: the width is {width}, but at most {MAX_WIDTH} is allowed")));
     }
     if fill.chars().count() != 1 {
         return Err(failed("The fill character must be exactly one character long"));

@@ -101,8 +101,8 @@ fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Res
         let thread = std::thread::Builder::new().name("chat template".to_owned()).stack_size(STACK);
         match thread.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => failed("it made the engine panic".to_owned()),
-            Err(error) => failed(format!("no thread to render on: {error}")),
+            Ok(Err(_)) => failed("the template engine panicked".to_owned()),
+            Err(error) => failed(format!("the thread that renders the template cannot start: {error}")),
         }
     })
 }

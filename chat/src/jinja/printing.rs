@@ -24,7 +24,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let mut out = String::new();
         for value in values.iter() {
             let text = value.as_str();
-            let text = text.ok_or_else(|| failed(format!("a text and a {} are added", value.kind())))?;
+            let text = text.ok_or_else(|| failed(format!("a text and a {} cannot be added", value.kind())))?;
             pay(state, text.len())?;
             match is_safe && !value.is_safe() {
                 true => out.push_str(&escaped(state, text)?),

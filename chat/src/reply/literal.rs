@@ -101,7 +101,7 @@ impl Reader<'_> {
             return Ok(text.into());
         }
         let Some(depth) = depth.checked_sub(1) else {
-            return Err(self.unexpected("a value less deep"));
+            return Err(self.unexpected("a value that is nested less deeply"));
         };
         if self.next_is("[") {
             self.list("]", quotes, depth)

@@ -101,7 +101,7 @@ pub enum CallError {
     #[error("the call's arguments are not an object")]
     NotAnObject,
     /// At this place, the text does not follow the format.
-    #[error("the call has {found:?} where {expected} should stand")]
+    #[error("the call has {found:?} instead of {expected}")]
     Unexpected { expected: String, found: String },
 }
 

@@ -238,7 +238,7 @@ fn inner(
     depth: u8,
 ) -> Result<Value, CallError> {
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(reader.unexpected("a value less deep"));
+        return Err(reader.unexpected("a value that is nested less deeply"));
     };
     let opened = |reader: &Reader<'_>| {
         let tag = reader.0.trim_start().strip_prefix(OPEN)?;

@@ -120,7 +120,7 @@ fn a_namespace_refuses_values_that_could_contain_themselves() {
         );
         let error = run(&source, small()).unwrap_err();
         assert!(matches!(error, Error::Failed { .. }), "{value}: {error}");
-        assert!(error.to_string().contains("keep data"), "{error}");
+        assert!(error.to_string().contains("can contain data only"), "{error}");
     }
 }
 

@@ -55,7 +55,9 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     ];
     words.extend(applying(&switches).map(str::to_owned));
     if batch != asked {
-        notes.push(format!("KoboldCpp takes batches of powers of two: {batch} and not {asked} tokens"));
+        notes.push(format!(
+            "KoboldCpp accepts only powers of two as batch sizes: the batch has {batch} tokens instead of {asked}"
+        ));
     }
     if context.flash_attn == FlashAttention::Auto {
         notes.push(
@@ -65,15 +67,18 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     }
     let lacking = [
         (context.n_seq_max > 1, "several sequences: one sequence gets the whole context"),
-        (context.n_outputs_max != 0, "room for the logits of few tokens only: it takes more, for a whole batch"),
-        (!context.op_offload, "keeping large batches off the GPU (op_offload)"),
-        (!context.repack, "leaving weights as they are for the CPU (repack)"),
+        (
+            context.n_outputs_max != 0,
+            "fewer logits than one per token of a batch: it allocates memory for all of them, which is more than was planned",
+        ),
+        (!context.op_offload, "keeping large batches off the GPU (op_offload off)"),
+        (!context.repack, "leaving the CPU's weights in the file's layout (repack off)"),
     ];
     notes.extend(applying(&lacking).map(|what| format!("KoboldCpp has no setting for {what}")));
     // The words are quoted for a POSIX shell.
     match shlex::try_join(words.iter().map(String::as_str)) {
         Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &notes))),
-        Err(_) => Err("cannot be given a word with a NUL".to_owned()),
+        Err(_) => Err("cannot be given an argument that contains a NUL".to_owned()),
     }
 }
 
@@ -99,7 +104,7 @@ fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
                 [] => {}
                 [id] if id < CUDA_IDS => said.extend(words),
                 _ => notes.push(format!(
-                    "--usecuda takes one of four GPUs, or all in their order: if these are not the plan's, set CUDA_VISIBLE_DEVICES={}",
+                    "--usecuda selects one of the first four GPUs, or all GPUs in their order: to use only the plan's GPUs, set CUDA_VISIBLE_DEVICES={}",
                     words.join(",")
                 )),
             }

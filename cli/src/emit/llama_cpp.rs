@@ -77,11 +77,11 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ),
         (
             context.n_outputs_max != 0,
-            "llama-server makes room for the logits of one token per sequence, as the plan does; llama-completion and llama-server from before mid-2026 do so for a whole batch, which takes more",
+            "llama-server allocates the logits of one token per sequence, as planned; llama-completion, and llama-server from before mid-2026, allocate the logits of a whole batch, which takes more memory",
         ),
         (
             true,
-            "beside the plan llama-server keeps up to 8 GiB of past prompts in host memory: --cache-ram 0 turns that off",
+            "in addition to the planned memory, llama-server keeps up to 8 GiB of earlier prompts in the host's memory: --cache-ram 0 turns that off",
         ),
     ];
     let notes: Vec<String> = applying(&notes).map(str::to_owned).collect();
@@ -90,6 +90,6 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     // The words are quoted for a POSIX shell.
     match shlex::try_join(["llama-server", "-m", path].into_iter().chain(words)) {
         Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &notes))),
-        Err(_) => Err("cannot be given a word with a NUL".to_owned()),
+        Err(_) => Err("cannot be given an argument that contains a NUL".to_owned()),
     }
 }

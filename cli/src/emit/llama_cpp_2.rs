@@ -12,7 +12,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         return cannot("how several GPUs share the layers: there is no setter for tensor_split");
     }
     if !context.repack {
-        return cannot("leaving weights as they are for the CPU: there is no setter for use_extra_bufts");
+        return cannot("leaving the CPU's weights in the file's layout: there is no setter for use_extra_bufts");
     }
     let mut notes = vec![
         "for llama-cpp-2 0.1.160 and its llama-cpp-sys-2; examples/with-llama-cpp-2 of autoplace does it at run time"
@@ -20,7 +20,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     ];
     if context.n_outputs_max != 0 {
         notes.push(
-            "llama-cpp-2 has no setter for n_outputs_max: it makes room for the logits of all n_batch tokens, which takes more than was planned; plan with n_outputs_max(0)".to_owned(),
+            "llama-cpp-2 has no setter for n_outputs_max: it allocates the logits of all n_batch tokens, which takes more memory than was planned; plan with n_outputs_max(0)".to_owned(),
         );
     }
     let comment = comment("//", plan, &notes);

@@ -27,27 +27,33 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
         "llamaVCacheQuantizationType": cache(context.type_v)?,
     });
     let mut notes = vec![
-        "the config of `client.llm.load(KEY, { config })` in LM Studio's SDKs; the same by hand in the model's load settings".to_owned(),
-        format!("`lms load KEY --gpu {ratio} --context-length {}` sets the first two of them", context.n_ctx),
+        "this is the config of `client.llm.load(KEY, { config })` in LM Studio's SDKs; without an SDK, enter the same values in the model's load settings".to_owned(),
+        format!("`lms load KEY --gpu {ratio} --context-length {}` sets the first two values", context.n_ctx),
         format!(
-            "LM Studio converts the ratio to layers itself: {} of {} are planned; check this in its log, and that automatic fitting is off",
+            "LM Studio itself converts the ratio to layers: {} of {} are planned; check in its log that it uses this number, and that automatic fitting is off",
             plan.n_gpu_layers,
             plan.layers()
         ),
     ];
-    notes.extend(alone(plan, "LM Studio", |_| "turn those off in its hardware settings".to_owned()));
+    notes.extend(alone(plan, "LM Studio", |_| "turn the others off in its hardware settings".to_owned()));
     if context.flash_attn == FlashAttention::Auto {
         notes.push(
             "LM Studio has no `auto` for flash attention: turn it off if a device does not support it".to_owned(),
         );
     }
     let lacking = [
-        (context.n_seq_max > 1, "several sequences (a setting of its own in newer versions)"),
-        (context.n_batch != n_ubatch(plan), "n_batch apart from n_ubatch"),
-        (context.n_outputs_max != 0, "room for the logits of few tokens only, and may take more"),
-        (!context.op_offload, "keeping large batches off the GPU (op_offload)"),
-        (!context.repack, "leaving weights as they are for the CPU (repack)"),
-        (context.swa_full, "keeping more than the sliding windows (swa_full): it takes less and goes back less far"),
+        (context.n_seq_max > 1, "several sequences (newer versions have a separate setting)"),
+        (context.n_batch != n_ubatch(plan), "an n_batch that differs from n_ubatch"),
+        (
+            context.n_outputs_max != 0,
+            "fewer logits than one per token of a batch: it may allocate more memory than was planned",
+        ),
+        (!context.op_offload, "keeping large batches off the GPU (op_offload off)"),
+        (!context.repack, "leaving the CPU's weights in the file's layout (repack off)"),
+        (
+            context.swa_full,
+            "the whole context of sliding windows (swa_full): its cache keeps the windows alone, so it is smaller, and fewer tokens can be rolled back",
+        ),
     ];
     notes.extend(applying(&lacking).map(|what| format!("LM Studio has no setting here for {what}")));
     Ok(format!("{}{config:#}\n", comment("#", plan, &notes)))

@@ -94,12 +94,12 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
         }
     }
     let Some(path) = &plan.model.path else {
-        return Err(format!("loads a file, and the plan's model `{}` is of none", plan.model.name));
+        return Err(format!("loads a file, but the plan's model `{}` has no file", plan.model.name));
     };
     let refused = |reason| Err(format!("cannot be given the path {path:?}: {reason}"));
     match path.to_str() {
         None => refused("it is not UTF-8"),
-        Some(path) if path.contains('\0') => refused("it holds a NUL"),
+        Some(path) if path.contains('\0') => refused("it contains a NUL"),
         Some(path) => match tool {
             Tool::LlamaCpp => llama_cpp::emit(plan, path),
             Tool::Ollama => ollama::emit(plan, path),
@@ -137,7 +137,9 @@ fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String
     let mut gpus = plan.gpus();
     let (Some(gpu), None) = (gpus.next(), gpus.next()) else { return None };
     let how = how(gpu.device.as_deref().unwrap_or("its name"));
-    Some(format!("{tool} puts layers on every GPU that it sees, and the plan has one: with others beside it, {how}"))
+    Some(format!(
+        "{tool} puts layers on every GPU that it sees, but the plan uses only one: if the machine has others, {how}"
+    ))
 }
 
 /// Whether the load maps the file. Plans of earlier versions said so for Metal too.
@@ -248,6 +250,7 @@ fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     };
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
-    // Names come from files and drivers. If a name contains a line break, what follows must not become a setting.
+    // Names come from files and drivers. If a name contains a line break, the text after the line break must not become
+    // a setting.
     lines.map(|line| format!("{mark} {}\n", line.replace(char::is_control, " "))).collect()
 }

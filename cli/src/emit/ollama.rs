@@ -17,23 +17,26 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
     // In a Modelfile, a path extends to the end of its line. Ollama removes white space and quotes around it.
     if path.is_empty() || path.contains(char::is_control) || path.trim() != path || path.starts_with('"') {
-        return Err(format!("cannot be given the path {path:?}: a line of a Modelfile cannot hold it"));
+        return Err(format!("cannot be given the path {path:?}: a line of a Modelfile cannot contain it"));
     }
     // Ollama could take a path without a folder for the name of a model. So `./` is put before it. `has_root` also
     // covers `/m.gguf` on Windows, which is relative to a drive.
     let here = if !Path::new(path).has_root() && !path.starts_with('.') { "./" } else { "" };
     let one_size = format!(
-        "Ollama has one size for both kinds of batches: it is the plan's n_ubatch, and n_batch is not {}",
+        "Ollama has only one batch size: it is set to the plan's n_ubatch, so n_batch is no longer {}",
         context.n_batch
     );
     let notes = [
-        (path.contains("-00001-of-"), "Ollama takes a model of one file: join the parts with llama-gguf-split --merge"),
+        (
+            path.contains("-00001-of-"),
+            "Ollama loads models from a single file: join the parts with llama-gguf-split --merge",
+        ),
         (context.n_batch != n_ubatch(plan), &*one_size),
         (
             context.kv_unified && context.n_seq_max > 1,
             "Ollama gives every sequence its own share of the context, but the plan has one cache for all",
         ),
-        (!context.op_offload, "Ollama has no setting to keep large batches off the GPU (op_offload)"),
+        (!context.op_offload, "Ollama has no setting to keep large batches off the GPU (op_offload off)"),
         (true, "Ollama before May 2026 places layers by its own rules and may not follow the plan"),
     ];
     let mut notes: Vec<String> = applying(&notes).map(str::to_owned).collect();
@@ -84,7 +87,7 @@ fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     ];
     let quoted = |(variable, value): (&str, String)| match shlex::try_quote(&value) {
         Ok(value) => Ok(format!("{variable}={value}")),
-        Err(_) => Err(format!("cannot be given a value of {variable} with a NUL")),
+        Err(_) => Err(format!("cannot be given a value of {variable} that contains a NUL")),
     };
     all.into_iter().filter_map(|(variable, value)| Some(quoted((variable, value?)))).collect()
 }

@@ -152,6 +152,15 @@ fn the_config_of_lm_studio_is_that_of_its_sdk() {
 }
 
 #[test]
+fn each_tool_is_told_that_attention_is_not_fused() {
+    let plain = changed(plan(), |plan| plan.context.flash_attn = FlashAttention::Off);
+    says(LlamaCpp, &plain, &["-fa off\n"], &[]);
+    says(LlamaCpp2, &plain, &["LLAMA_FLASH_ATTN_TYPE_DISABLED"], &["LLAMA_FLASH_ATTN_TYPE_ENABLED"]);
+    says(Ollama, &plain, &["OLLAMA_FLASH_ATTENTION=0\n"], &[]);
+    says(KoboldCpp, &plain, &[], &["--flashattention"]);
+}
+
+#[test]
 fn koboldcpp_is_given_its_own_flags() {
     let usual = "\nkoboldcpp --model '/models/llama 8b.gguf' --usecuda 0 --gpulayers 20 --contextsize 8192 \
                  --batchsize 512 --flashattention --usemmap\n";
@@ -163,6 +172,8 @@ fn koboldcpp_is_given_its_own_flags() {
     says(KoboldCpp, &vulkan, &["--usevulkan 2 "], &[]);
     says(KoboldCpp, &two_gpus(), &["--tensor_split 12 8 ", "CUDA_VISIBLE_DEVICES=1,0\n"], &[]);
     says(KoboldCpp, &host_plan(), &["--usecpu --gpulayers 0 "], &[]);
+    let smallest = changed(plan(), |plan| (plan.context.type_k, plan.context.type_v) = (KvType::Q4_0, KvType::Q4_0));
+    says(KoboldCpp, &smallest, &["--quantkv 2 "], &[]);
     let differs = changed(overridden("exps", Place::Host), |plan| {
         plan.model.sliding_window = true;
         (plan.context.type_k, plan.context.type_v) = (KvType::Q8_0, KvType::Q8_0);
@@ -171,7 +182,7 @@ fn koboldcpp_is_given_its_own_flags() {
     });
     let said = [
         "--overridetensors 'exps=CPU' --contextsize 8192 --batchsize 512 --quantkv 1 --lowvram --useswa\n",
-        "# KoboldCpp takes batches of powers of two: 512 and not 700",
+        "# KoboldCpp accepts only powers of two as batch sizes: the batch has 512 tokens instead of 700",
     ];
     says(KoboldCpp, &differs, &said, &[]);
 }

@@ -3,7 +3,7 @@
 use super::{Here, Row, Value};
 
 const FLASH: &[&str] = &["on", "off", "auto", "0", "1", "-1", "enabled", "disabled", "true", "false"];
-const AFFINITY: &str = "the process's own affinity and priority hold (`taskset`, `nice`), and the default counts the cores that it may use";
+const AFFINITY: &str = "threads keep the process's own affinity and priority (`taskset`, `nice`); the default number of threads counts the cores that the process may use";
 
 pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-c", "--ctx-size"], &["--ctx"]).library("`.n_ctx(n)` of the builder. 0 is `Context::Model`, as trained"),
@@ -30,7 +30,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::flag(&["--yarn-beta-fast"], &["--yarn-beta-fast"]).library("`yarn_beta_fast` of the same"),
     Row::refused(&["-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"], "YaRN is what models are trained for (--rope-scaling yarn)"),
     Row::refused(&["-dt", "--defrag-thold"], "llama.cpp ignores it"),
-    Row::flag(&["-t", "--threads"], &["--threads"]).usual(&["-1"]).library("`.n_threads(n)` of the builder. Default: one per physical core, and fewer to generate where they turn out to be faster"),
+    Row::flag(&["-t", "--threads"], &["--threads"]).usual(&["-1"]).library("`.n_threads(n)` of the builder. Default: one per physical core, and fewer to generate if fewer turn out to be faster"),
     Row::flag(&["-tb", "--threads-batch"], &["--threads-batch"]).usual(&["-1"]).library("`.n_threads_batch(n)` of the builder"),
     Row::refused(&["-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict", "--prio", "--poll", "-Cb", "--cpu-mask-batch", "-Crb", "--cpu-range-batch", "--cpu-strict-batch", "--prio-batch", "--poll-batch"], AFFINITY),
 ];

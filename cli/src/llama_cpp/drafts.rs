@@ -2,7 +2,7 @@
 
 use super::Row;
 
-const FOLLOWS: &str = "how many tokens are drafted follows from how many were accepted";
+const FOLLOWS: &str = "the number of draft tokens follows from the number of accepted ones";
 const PLACED: &str = "a draft model is on one device, in whole layers: --draft-ngl, --draft-device";
 
 pub(super) const ROWS: &[Row] = &[

@@ -169,7 +169,7 @@ const TABLE: [(&str, &[Row]); 8] = [
     ("Other tools", tools::ROWS),
 ];
 
-/// The flag that has this spelling. As in common/arg.cpp, a long flag may be written with `_` where it has `-`.
+/// The flag that has this spelling. As in common/arg.cpp, a long flag may be written with `_` in place of `-`.
 pub(crate) fn find(word: &str) -> Option<&'static Row> {
     let name = match word.strip_prefix("--") {
         Some(name) => format!("--{}", name.replace('_', "-")),

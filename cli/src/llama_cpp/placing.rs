@@ -4,24 +4,24 @@ use std::path::Path;
 
 use super::{Here, Row, Value};
 
-const VIDEO: &str = "images and sound are read, and no videos";
-const PROJECTOR: &str = "the plan decides where the projector is: on the GPU that has room for it, else on the host";
-const ONE_FILE: &str = "a model is a file, or a hub's by its quantisation: -hf OWNER/NAME:Q4_K_M";
+const VIDEO: &str = "images and sounds are read, but not videos";
+const PROJECTOR: &str = "the plan decides where the projector is: on a GPU that has room for it, otherwise on the host";
+const ONE_FILE: &str = "a model is a file, or a hub's model with its quantisation: -hf OWNER/NAME:Q4_K_M";
 
 pub(super) const ROWS: &[Row] = &[
     Row::reads(&["-m", "--model"], |path| Ok(vec![path.to_owned()]), "`MODEL`").library("`Model::load`, `Model::builder`"),
     Row::reads(
         &["-hf", "-hfr", "--hf-repo"],
         |name| Ok(vec![format!("hf:{}", name.strip_prefix("hf:").unwrap_or(name)), "--yes".to_owned()]),
-        "`hf:OWNER/NAME[:QUANT]` and, where something may be fetched, `--yes`. Without a quantisation it is not Q4_K_M but the best one here (`--wish`)",
+        "`hf:OWNER/NAME[:QUANT]`, and `--yes` if files may be fetched. Without a quantisation, the best file for this machine is chosen (`--prefer`), and not Q4_K_M",
     )
-    .library("`Model::builder(\"hf:OWNER/NAME:QUANT\")` with the feature `hub`, and `.fetch(true)` of the builder for what is not there"),
+    .library("`Model::builder(\"hf:OWNER/NAME:QUANT\")` with the feature `hub`, and `.fetch(true)` of the builder to fetch missing files"),
     Row::flag(&["-hft", "--hf-token"], &["--hf-token"]).library("`.hub(h)` of the builder: another hub, token or cache ([hub.md](hub.md))"),
     Row::switch(&["--offline"], "--offline").library("`.offline(true)` of a `Hub`"),
     Row::refused(&["-mu", "--model-url", "-dr", "--docker-repo", "-hff", "--hf-file"], ONE_FILE),
-    Row::refused_switch(&["-cl", "--cache-list"], "`autoplace list` lists the models that are here"),
+    Row::refused_switch(&["-cl", "--cache-list"], "`autoplace list` lists the models on this machine"),
     Row::flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], &["--ngl"]).library("`.n_gpu_layers(n)` of the builder: at most n, and fewer if they do not fit. `GpuLayers::Exactly(n)` is n or an error, `GpuLayers::All` all of them or an error. Default: as many as make it fastest"),
-    Row::only(&["-fit", "--fit"], &["on", "enabled", "true", "1"], "a load is always planned; what is stated (-ngl, -c, -ot, -ts) is not changed").library("always on"),
+    Row::only(&["-fit", "--fit"], &["on", "enabled", "true", "1"], "every load is planned; stated values (-ngl, -c, -ot, -ts) are not changed").library("always on"),
     Row::reads(&["-fitt", "--fit-target"], fit_target, "`--headroom NMiB`").library("`.headroom(h)` of the builder"),
     Row::reads(&["-fitc", "--fit-ctx"], |tokens| Ok(vec![format!("--ctx={tokens}+")]), "`--ctx N+`").library("`Context::AtLeast(n)`"),
     Row::flag(&["-dev", "--device"], &["--device"]).library("`.machine(m)` of the builder: the GPUs that are left in it are used. `Machine::detect` lists them"),
@@ -33,22 +33,22 @@ pub(super) const ROWS: &[Row] = &[
     Row::switch(&["-cmoe", "--cpu-moe"], "--cpu-moe").library("`overrides` of a `Request`; `HostParts` limits what a plan may leave on the host by itself"),
     Row::flag(&["-ncmoe", "--n-cpu-moe"], &["--n-cpu-moe"]).library("the same"),
     Row::flag(&["-ncffn", "--n-cpu-ffn"], &["--n-cpu-ffn"]).library("the same"),
-    Row::reads(&["--moe-cache-mib"], moe_cache, "`--moe-cache NMiB`, and `off` for 0. Without either a plan has a cache where it makes the workload faster").library("`.moe_cache(MoeCache::Bytes(n))` of the builder; `MoeCache::Auto` by default"),
-    Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: the default. `none`: `--no-mmap`. `mlock` is refused: where the system refuses it llama.cpp only warns, and a plan leaves the host room. `dio` too: it is no faster for a file that is read once").library("`.mmap(false)` of the builder"),
+    Row::reads(&["--moe-cache-mib"], moe_cache, "`--moe-cache NMiB`, and `off` for 0. Without either, a plan has a cache if the cache makes the workload faster").library("`.moe_cache(MoeCache::Bytes(n))` of the builder; `MoeCache::Auto` by default"),
+    Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: the default. `none`: `--no-mmap`. `mlock` is refused: a plan leaves enough host memory free, and llama.cpp only warns if the system refuses the lock. `dio` is refused too: it is no faster for a file that is read once").library("`.mmap(false)` of the builder"),
     Row::switch(&["--no-mmap"], "--no-mmap").library("the same; earlier versions of llama.cpp have it"),
     Row::switch(&["--mmap"], "").library("the same"),
-    Row::refused_switch(&["--mlock"], "where the system refuses it llama.cpp only warns, and a plan leaves the host room, so that nothing need be paged out"),
+    Row::refused_switch(&["--mlock"], "a plan leaves enough host memory free, so nothing is paged out; and llama.cpp only warns if the system refuses the lock"),
     Row::refused_switch(&["-dio", "--direct-io"], "it is no faster for a file that is read once"),
-    Row::only(&["-lzm", "--lazy-mode"], &["auto"], "rows that are read on demand are bytes that no plan counts"),
+    Row::only(&["-lzm", "--lazy-mode"], &["auto"], "no plan counts the bytes of rows that are read on demand"),
     Row::on_off([&["--repack"], &["-nr", "--no-repack"]], ["", "--no-repack"]).library("`.repack(false)` of the builder"),
     Row::new(&["--no-host"], Value::Optional(super::ON_OFF), Here::Only(&["0"], "a plan counts the host's weights in llama.cpp's default buffers")),
     Row::on_off([&["-kvo", "--kv-offload"], &["-nkvo", "--no-kv-offload"]], ["--kv-offload=on", "--kv-offload=off"]).library("`.offload_kqv(false)` of the builder"),
     Row::on_off([&["--op-offload"], &["-nopo", "--no-op-offload"]], ["", "--no-op-offload"]).library("`.op_offload(false)` of the builder"),
-    Row::refused_switch(&["--check-tensors"], "headers are always checked, and a damaged weight is a wrong text, not a crash"),
+    Row::refused_switch(&["--check-tensors"], "headers are always checked; a damaged weight causes a wrong text, not a crash"),
     Row::refused(&["--override-kv"], "a plan is made from the file as it is: correct the file instead"),
-    Row::refused(&["--numa"], "threads are bound by the system (`numactl`)"),
+    Row::refused(&["--numa"], "the system binds threads to cores (`numactl`)"),
     Row::reads(&["-rpc", "--rpc"], |servers| Ok(each("--rpc", servers)), "`--rpc HOST:PORT` for each").library("feature `rpc`, and `ModelBuilder::rpc` for each server"),
-    Row::always([&["--warmup"], &["--no-warmup"]], "a load always computes once: that finds a GPU that takes more than was planned").library("`.verify(Verify::Quick)` of the builder"),
+    Row::always([&["--warmup"], &["--no-warmup"]], "every load computes once, to find GPUs that take more memory than was planned").library("`.verify(Verify::Quick)` of the builder"),
     Row::reads(&["--lora"], |files| Ok(each("--lora", files)), "`--lora FILE` for each").library("`.lora(path, scale)` of the builder; `.lora([(name, scale)])` of a request"),
     Row::reads(&["--lora-scaled"], |files| Ok(each("--lora-scaled", files)), "`--lora-scaled FILE:SCALE` for each").library("the same"),
     Row::reads(&["--control-vector"], |files| Ok(each("--control-vector", files)), "`--control-vector FILE` for each").library("`.control_vector(path, scale)` of the builder"),
@@ -60,7 +60,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::reads(&["--audio"], |files| Ok(each("--audio", files)), "`--audio FILE` for each").library("`Part::audio(Sound::open(path)?)`"),
     Row::refused(&["-mmu", "--mmproj-url"], ONE_FILE),
     Row::refused(&["-mmdev", "--mmproj-device"], PROJECTOR),
-    Row::refused(&["--image-min-tokens"], "an image has as many tokens as its size and the projector's file say"),
+    Row::refused(&["--image-min-tokens"], "the number of tokens of an image follows from its size and from the projector's file"),
     Row::refused(&["--video", "--video-fps", "--video-timestamp-interval", "--video-ffmpeg-dir"], VIDEO),
     Row::on_off([&["--mmproj-auto"], &["--no-mmproj", "--no-mmproj-auto"]], ["", "--no-mmproj"]).library("without `.mmproj`"),
     Row::always([&["--mmproj-offload"], &["--no-mmproj-offload"]], PROJECTOR),
@@ -110,7 +110,7 @@ fn load_mode(mode: &str) -> Result<Vec<String>, String> {
         "auto" | "mmap" => Ok(Vec::new()),
         "none" => Ok(vec!["--no-mmap".to_owned()]),
         "mlock" | "mmap+mlock" => {
-            Err(format!("`{mode}` is not needed: a plan leaves the host room, so that nothing need be paged out"))
+            Err(format!("`{mode}` is not needed: a plan leaves enough host memory free, so nothing is paged out"))
         }
         "dio" => Err("`dio` is no faster for a file that is read once".to_owned()),
         _ => Err(format!("`{mode}` is not a supported load mode: use auto, mmap or none")),

@@ -5,8 +5,8 @@ use super::Row;
 const AS_MANY_AS_FIT: &str = "as many models are loaded as fit, and others make room (docs/pool.md)";
 const NO_UI: &str =
     "the page at `/` shows the server and the placement, and does not chat: any client of OpenAI's API does";
-const NO_TOOLS: &str = "tools are the client's, which calls them";
-const CORS: &str = "pages that --allow-origin names may send what OpenAI's clients send, and no others";
+const NO_TOOLS: &str = "the client has the tools, and calls them";
+const CORS: &str = "pages of the sites that --allow-origin names may send the same requests as OpenAI's clients; other pages may send none";
 const TUNNEL: &str = "the server opens no tunnel: it is reached at its address, or through a proxy";
 const TLS: &str = "a proxy in front of it speaks TLS";
 
@@ -32,13 +32,17 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["--connect"], TUNNEL),
     Row::refused(&["--connect-code"], TUNNEL),
     Row::refused(&["--api-prefix"], "paths are OpenAI's, from /v1 on"),
-    Row::refused(&["--media-path"], "images are not yet read"),
-    Row::refused(&["--mtmd-batch-max-tokens"], "images are not yet read"),
-    Row::refused(&["--threads-http"], "connections take no threads of their own"),
-    Row::only(&["--sse-ping-interval"], &["-1"], "no pings are sent: a client waits as long as it likes"),
-    Row::always([&["--metrics"], &[]], "/metrics is there, behind the key").library("`.metrics()` of an `Engine`"),
-    Row::refused_switch(&["--props"], "what /props shows is set when the server starts"),
-    Row::always([&["--slots"], &["--no-slots"]], "/slots is there, behind the key, without anybody's text")
+    Row::refused(
+        &["--media-path"],
+        "images come as data URLs, or from an --allow-media-host; the server reads no local files",
+    ),
+    Row::refused(&["--mtmd-batch-max-tokens"], "each image is encoded alone"),
+    Row::refused(&["--threads-http"], "connections have no threads of their own"),
+    Row::only(&["--sse-ping-interval"], &["-1"], "no pings are sent: a client may wait as long as it likes"),
+    Row::always([&["--metrics"], &[]], "/metrics is always on, and needs the key")
+        .library("`.metrics()` of an `Engine`"),
+    Row::refused_switch(&["--props"], "the settings that /props shows are set when the server starts"),
+    Row::always([&["--slots"], &["--no-slots"]], "/slots is always on, needs the key, and shows no texts")
         .library("`.metrics()` of an `Engine`"),
     Row::refused(&["--slot-save-path"], "computed prompts are stored automatically: --cache-dir")
         .library("`StoreOptions::folder`"),
@@ -52,25 +56,32 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::always(
         [&["-cb", "--cont-batching"], &["-nocb", "--no-cont-batching"]],
-        "texts join a computation as they come",
+        "new texts join the running computation",
     )
     .library("an `Engine` always does so"),
-    Row::always([&["--cache-prompt"], &["--no-cache-prompt"]], "a request says so: `cache_prompt`")
+    Row::always([&["--cache-prompt"], &["--no-cache-prompt"]], "set `cache_prompt` in a request")
         .library("`.cache_prompt(true)` of a request"),
-    Row::only(&["--cache-reuse"], &["0"], "moved tokens would have been computed after other tokens"),
+    Row::only(
+        &["--cache-reuse"],
+        &["0"],
+        "tokens that are moved in the cache were computed after other tokens, so the text would change",
+    ),
     Row::refused(&["-cms", "--checkpoint-min-step"], "checkpoints are limited by bytes")
         .library("`.checkpoints(bytes)` of the builder"),
     // With either of these flags, a sequence is stored before another text takes its place, if --cache-ram allows it.
     // Here the sequence also stays in the context until then.
     Row::on_off([&["--cache-idle-slots"], &["--no-cache-idle-slots"]], ["", ""])
         .library("an idle sequence stays in the context until another text takes its place, and is stored before that"),
-    Row::refused(&["--kv-unified-per-slot"], "-c and -np say how many tokens each has, and -kvu shares all"),
+    Row::refused(
+        &["--kv-unified-per-slot"],
+        "-c and -np set the number of tokens of each sequence, and -kvu shares all tokens",
+    ),
     Row::refused(
         &["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"],
         "n-grams are the text's own (--prompt-lookup)",
     ),
     Row::switch(&["--spm-infill"], "--spm-infill").library("`Api::infill_suffix_first`"),
-    Row::always([&["--prefill-assistant"], &["--no-prefill-assistant"]], "a request says so: `continue_final_message`"),
+    Row::always([&["--prefill-assistant"], &["--no-prefill-assistant"]], "set `continue_final_message` in a request"),
     Row::switch(&["--lora-init-without-apply"], "--lora-init-without-apply")
         .library("`.lora(path, 0.0)` of the builder"),
     Row::flag(&["--models-dir"], &["--models-dir"]).library("a `ModelSpec` for each file, of a `Pool`"),
@@ -91,7 +102,7 @@ pub(super) const ROWS: &[Row] = &[
     )
     .library("`.embeddings(Pooling::Rank)` of the builder"),
     Row::flag(&["--pooling"], &["--embeddings"]).library("the pooling of `.embeddings(pooling)`"),
-    Row::refused(&["--attention"], "the model says whether its attention is causal"),
+    Row::refused(&["--attention"], "the model's file states whether its attention is causal"),
     Row::flag(&["--embd-normalize"], &["--embd-normalize"])
         .library("`.normalize(kind)` of an embedder: `Normalization`"),
 ];

@@ -11,7 +11,7 @@ const LOGS: &str = "llama.cpp's log is not shown; the library hands it to `traci
 pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-p", "--prompt"], &["--prompt"]).library("the argument of `.generate(prompt)` of a model: a text, tokens, or a template's prompt"),
     Row::flag(&["-f", "--file", "-bf", "--binary-file"], &["--file"]).library("the same"),
-    Row::on_off([&["-e", "--escape"], &["--no-escape"]], ["", "--no-escape"]).library("no: a program's text is taken as it is"),
+    Row::on_off([&["-e", "--escape"], &["--no-escape"]], ["", "--no-escape"]).library("no: the text of a program is used as it is"),
     Row::flag(&["-n", "--predict", "--n-predict"], &["--max-tokens"]).library("`.max_tokens(n)` of a request"),
     Row::flag(&["-r", "--reverse-prompt"], &["--stop"]).library("`.stop(text)` of a request"),
     Row::switch(&["-sp", "--special"], "--special").library("`.special(true)` of a request"),
@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::on_off([&["-cnv", "--conversation"], &["-no-cnv", "--no-conversation"]], ["", "--raw"]).library("`.chat()` of a model; without it a prompt is raw text"),
     Row::switch(&["-st", "--single-turn"], "--single-turn").library("a program's own loop"),
     Row::refused_switch(&["-i", "--interactive", "-if", "--interactive-first"], "`autoplace chat` is interactive"),
-    Row::refused_switch(&["-mli", "--multiline-input"], "a line that ends with `\\` goes on with the next"),
+    Row::refused_switch(&["-mli", "--multiline-input"], "a line that ends with `\\` continues on the next line"),
     Row::flag(&["--chat-template", "--chat-template-file"], &["--template"]).library("`.chat_with(template)` of a model: `ChatTemplate::family`, `ChatTemplate::new`"),
     Row::always([&["--jinja"], &["--no-jinja"]], "the model's own template is run, not recognised"),
     Row::flag(&["--chat-template-kwargs"], &["--template-kwargs"]).library("`.variable(name, value)` of a chat"),
@@ -34,14 +34,14 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused(&["--prompt-cache"], "prompts are kept in a folder and not in one file: --cache-dir").library("`StoreOptions::folder` of `.prompt_store(..)`"),
     Row::refused_switch(&["--prompt-cache-all"], "--cache-dir keeps prompts with their answers").library("the same"),
     Row::refused_switch(&["--prompt-cache-ro"], "a folder of --cache-dir is written by the first process that uses it, and read by others").library("the same"),
-    Row::refused_switch(&["--in-prefix-bos"], "the chat template frames messages"),
-    Row::refused(&["--in-prefix", "--in-suffix"], "the chat template frames messages"),
+    Row::refused_switch(&["--in-prefix-bos"], "the chat template writes the text around messages"),
+    Row::refused(&["--in-prefix", "--in-suffix"], "the chat template writes the text around messages"),
 ];
 
 pub(super) const PROGRAM: &[Row] = &[
     Row::new(&["-h", "--help"], Value::None, Here::Switch("--help", "")).library("no: a library has none"),
     Row::new(&["--usage"], Value::None, Here::Switch("--help", "")).library("the same"),
-    Row::refused_switch(&["--version"], "`autoplace --version` says it").library("the same"),
+    Row::refused_switch(&["--version"], "`autoplace --version` prints it").library("the same"),
     Row::refused_switch(&["--completion-bash"], "`autoplace completions bash` prints it").library("the same"),
     Row::refused(&["--server-base"], "the program runs the model itself")
         .library("`Endpoint`: a server's model in a program"),
@@ -49,7 +49,7 @@ pub(super) const PROGRAM: &[Row] = &[
     Row::never([&["--display-prompt"], &["--no-display-prompt"]], "the prompt is not printed again"),
     Row::only(&["-co", "--color"], &["auto"], SHOWN),
     Row::refused_switch(&["--simple-io"], SHOWN),
-    Row::refused(&["-ptc", "--print-token-count"], "`/stats` in a chat says how many tokens there are"),
+    Row::refused(&["-ptc", "--print-token-count"], "`/stats` in a chat shows the number of tokens"),
     Row::refused(&["-o", "--output", "--output-file"], "an answer goes to stdout"),
     Row::new(&["--perf"], Value::None, Here::Switch("", "")).off(&["--no-perf"]).library("`.statistics()` of a stream"),
     Row::never([&["--show-timings"], &["--no-show-timings"]], "`/stats` in a chat shows them").library("the same"),

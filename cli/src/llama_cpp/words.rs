@@ -142,7 +142,7 @@ impl Words {
         if is_number(value) {
             return self.flag(&format!("-{letter}={value}"), behind, own, verb);
         }
-        self.refused.push(format!("{name} is not a flag of this program or of llama.cpp's{}", near(name)));
+        self.refused.push(format!("{name} is not a flag of this program or of llama.cpp{}", near(name)));
         behind
     }
 
@@ -186,7 +186,7 @@ impl Words {
             Here::Only(values, _) if values.contains(&switched(row, &value)) => Ok(Vec::new()),
             Here::Only(values, reason) => Err(match values {
                 [] | ["on" | "off", ..] => reason.to_owned(),
-                values => format!("{reason} (taken: {})", values.join(", ")),
+                values => format!("{reason} (accepted: {})", values.join(", ")),
             }),
             Here::Switch(_, off) if super::is_no(&value) => Ok(vec![off.to_owned()]),
             Here::Switch(on, _) => Ok(vec![on.to_owned()]),
@@ -261,5 +261,5 @@ fn near(name: &str) -> String {
     let begin: String = name.chars().take(3).collect();
     let rows = super::TABLE.iter().flat_map(|(_, rows)| *rows).flat_map(Row::spellings);
     let near: Vec<&str> = rows.filter(|spelling| spelling.starts_with(&begin)).take(5).collect();
-    if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
+    if near.is_empty() { String::new() } else { format!("; similar flags are {}", near.join(", ")) }
 }

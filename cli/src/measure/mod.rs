@@ -37,8 +37,8 @@ pub(crate) struct MeasureArgs {
     model: PathBuf,
     #[command(flatten)]
     ask: AskArgs,
-    /// Number of values of `n_gpu_layers`, from none to all [default: both ends, and values around the largest that
-    /// fits]
+    /// How many values of `n_gpu_layers` to measure, from none to all [default: both ends, and values around the
+    /// largest that fits]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["full", "before"])]
     steps: Option<u32>,
     /// Measures every value of `n_gpu_layers`
@@ -62,7 +62,7 @@ pub(crate) struct MeasureArgs {
     /// Tokens in the context before each prompt [default: none, and half of the context]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     at: Vec<u32>,
-    /// Rounds over all placements, which share the prompts [default: 3; 6 for two placements]
+    /// Rounds over all placements; every placement gets the same prompts [default: 3; 6 for two placements]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Prompts instead of autoplace's twelve: one on each line, or a JSON list of texts
@@ -85,8 +85,8 @@ pub(crate) struct MeasureArgs {
     /// memory of each placement. `.svg` is the picture, `.html` a self-contained page with the picture
     #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = picture::file)]
     picture: Option<PathBuf>,
-    /// Draws another sweep beside it: a file of `--write`, llama-bench's JSON, or a table of n_gpu_layers and tokens
-    /// per second; repeat for several
+    /// Draws another sweep beside this one: a file of `--write`, llama-bench's JSON, or a table of n_gpu_layers and
+    /// tokens per second; repeat for several
     #[arg(long, value_name = "FILE", requires = "picture")]
     beside: Vec<PathBuf>,
     /// Writes a file to give to others, without data that identifies the machine, and shows its content
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     if is_read && args.asks_to_measure() {
         return Err(in_file(
             &args.model,
-            "a measured result is only shown again: leave out the arguments that measure",
+            "a finished measurement is only shown again: leave out the arguments for a new measurement",
         )
         .into());
     }
@@ -153,9 +153,9 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
 fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> {
     let submission = measurement.submission();
     if submission.points.is_empty() {
-        return Err(in_file(file, "nothing was measured that could be given to others").into());
+        return Err(in_file(file, "there is nothing to submit: no placement was measured").into());
     }
-    eprintln!("{} leaves in:", file.display());
+    eprintln!("{} contains:", file.display());
     for line in submission.contents() {
         eprintln!("  {}", line.replace(char::is_control, " "));
     }

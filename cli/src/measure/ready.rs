@@ -28,7 +28,7 @@ pub(super) struct ReadyArgs {
     /// placement [default: 10]
     #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, value_parser = value_parser!(u32).range(2..), conflicts_with_all = OF_A_SWEEP)]
     ready: Option<Option<u32>>,
-    /// Two minutes for each placement instead of ten: six short runs
+    /// Takes two minutes for each placement instead of ten: six short runs
     #[arg(long, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
     quick: bool,
     /// Seconds over which the runs are spread [default: 600, with --quick 120]
@@ -65,7 +65,7 @@ impl ReadyArgs {
 /// Parses a percentage, which must not be negative.
 fn percent(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent: &f64| *percent >= 0.0);
-    percent.ok_or_else(|| "a drift is a number of percent, such as 5 or 2.5".to_owned())
+    percent.ok_or_else(|| "write a percentage, such as 5 or 2.5".to_owned())
 }
 
 /// Prints what passed and what failed. The exit code is 0 if a placement passed, 3 if none passed, and 130 after

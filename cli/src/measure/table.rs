@@ -75,7 +75,7 @@ fn head(measurement: &Measurement) -> Vec<String> {
 fn foot(measurement: &Measurement) -> Vec<String> {
     let mut lines = Vec::new();
     let ratios = measurement.compare("before", "after").unwrap_or_default();
-    lines.extend(ratios.iter().map(|ratio| format!("after by before, {ratio}")));
+    lines.extend(ratios.iter().map(|ratio| format!("after / before, {ratio}")));
     for point in &measurement.points {
         lines.extend(point.failure.iter().map(|why| format!("{}: {why}", point.name)));
         let conditions = &point.conditions;

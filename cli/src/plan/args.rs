@@ -54,17 +54,18 @@ pub(crate) struct PlanArgs {
     /// Lets --rpc connect to machines other than this one: there is no authentication
     #[arg(long, requires = "rpc")]
     pub(crate) rpc_trusted_network: bool,
-    /// Memory of the host instead of this one's, all of it free, with an optional bandwidth: `64GiB`, `64GiB:60GB/s`
+    /// Memory of the host instead of this machine's, with an optional bandwidth: `64GiB`, `64GiB:60GB/s`; all of it
+    /// counts as free
     #[arg(long, value_name = "SIZE[:RATE]", value_parser = sizes::ram, allow_hyphen_values = true)]
     pub(crate) ram: Option<(u64, Option<u64>)>,
     /// Read speed of the disk, for a model that does not fit: `3GB/s` [default: measured on the model's file]
     #[arg(long, value_name = "RATE", value_parser = sizes::rate, requires = "allow_paging")]
     pub(crate) disk_rate: Option<u64>,
-    /// Processor of the host instead of this one, with its cores and its rated memory: `Ryzen 9 7950X`, `M3 Max`, `EPYC
-    /// 9654`, `DGX Spark`, `Strix Halo`
+    /// Processor of the host instead of this machine's, with its cores and its rated memory: `Ryzen 9 7950X`, `M3 Max`,
+    /// `EPYC 9654`, `DGX Spark`, `Strix Halo`
     #[arg(long, value_name = "NAME", value_parser = cpu)]
     pub(crate) cpu: Option<String>,
-    /// Memory type of the host instead of this one's, with channels or bus width: `DDR5-5600 x2`, `LPDDR5X-8000
+    /// Memory type of the host instead of this machine's, with channels or bus width: `DDR5-5600 x2`, `LPDDR5X-8000
     /// 256-bit`, `DDR4`
     #[arg(long, value_name = "TYPE [xCHANNELS|BITS-bit]", value_parser = memory)]
     pub(crate) memory: Option<Bandwidth>,
@@ -73,7 +74,7 @@ pub(crate) struct PlanArgs {
     pub(crate) with: Vec<(CompanionRole, PathBuf)>,
     #[command(flatten)]
     pub(crate) draft: DraftOptionArgs,
-    /// Maximum tokens of an image, if the mmproj accepts images of any size; 0 for no limit
+    /// Maximum tokens of an image, if the projector (mmproj) accepts images of any size; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
     #[command(flatten)]
@@ -81,7 +82,7 @@ pub(crate) struct PlanArgs {
     /// Plans by arithmetic alone, without asking llama.cpp
     #[arg(long)]
     pub(crate) no_probe: bool,
-    /// Also prints the predicted speed by layers on the GPU
+    /// Also prints the predicted speed for each number of layers on the GPU
     #[arg(long)]
     pub(crate) curve: bool,
     /// Draws the plan to a file: the memory of each device, the cliff with the plan's point, speed by depth. `.svg` is

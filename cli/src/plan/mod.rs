@@ -148,7 +148,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
     }
     let of_draft = args.draft.words();
     if tool != Tool::LlamaCpp && !of_draft.is_empty() {
-        return Err(format!("{tool} is not told how a draft is loaded"));
+        return Err(format!("`--emit {tool}` has no settings for a draft model"));
     }
     for (role, file) in &args.with {
         let flag = match (role, tool) {
@@ -213,7 +213,7 @@ fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     let ram = args.ram.or_else(|| gpu::memory_of(&args.gpu));
     let stated = args.ram.and_then(|(_, rate)| rate);
     if stated.is_some() && args.memory.is_some() {
-        return Err("--ram states how fast memory is read, and --memory too: leave one of them out".into());
+        return Err("--ram and --memory both state how fast memory is read: leave one of them out".into());
     }
     if ram.is_none() && args.cpu.is_none() && args.memory.is_none() {
         return Ok(None);
@@ -316,7 +316,10 @@ impl Timed {
     /// Writes the model's skeleton. The time for this counts as spent in the probe.
     fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
-        let probe = args.adapters.probe(NativeProbe::new(header)?);
+        let mut probe = args.adapters.probe(NativeProbe::new(header)?);
+        if args.with.iter().any(|(role, _)| *role == CompanionRole::Mmproj) {
+            probe = probe.projector();
+        }
         Ok(Self { probe, spent: Cell::new(begin.elapsed()) })
     }
 }

@@ -54,13 +54,13 @@ pub(crate) fn compare(
     running.pid = Some(found.pid);
     running.tokens_per_second = seen.speed;
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));
-    notes.extend(seen.unlike.iter().map(|reason| format!("{reason}: it is not compared with a plan")));
+    notes.extend(seen.unlike.iter().map(|reason| format!("{reason}, so the program is not compared with a plan")));
     if seen.unlike.is_empty() {
         running.n_gpu_layers = theirs.layers(found, held, running.on_gpus, machine, &mut notes);
     }
     match running.n_gpu_layers.map(|layers| theirs.plan(machine, layers)) {
         Some(Ok(plan)) => running.predicted = plan.speed.map(|speed| speed.tokens_per_second),
-        Some(Err(error)) => notes.push(format!("its settings cannot be planned: {error}")),
+        Some(Err(error)) => notes.push(format!("the program's settings cannot be planned: {error}")),
         None => {}
     }
 
@@ -87,7 +87,7 @@ pub(crate) fn compare(
             Err(error) => notes.push(error),
         }
     } else {
-        let unknown = "its memory is unknown, and so is the memory for layers: run this again after it has ended";
+        let unknown = "the program's memory is unknown, and so is the memory that is free for layers: run this again after the program has ended";
         notes.push(unknown.to_owned());
         *added = ModelEvidence::default();
         added.path = model.to_owned();
@@ -97,7 +97,7 @@ pub(crate) fn compare(
     Ok(evidence)
 }
 
-const NOTHING_HELD: &str = "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU";
+const NOTHING_HELD: &str = "the program was started with layers on GPUs but holds no GPU memory: its build has no GPU backend, or its container has no GPU";
 
 /// The request that expresses the program's settings.
 fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
@@ -109,7 +109,7 @@ fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Re
     }
     if seen.flags.get("-c").is_none_or(|tokens| tokens == "0") {
         request = request.n_ctx(profile.hparams.n_ctx_train);
-        notes.push("it does not report its context: the one that the model was trained for is assumed".to_owned());
+        notes.push("the program does not report its context: the model's training context is assumed".to_owned());
     }
     Ok(request)
 }
@@ -169,7 +169,7 @@ impl Theirs<'_> {
             _ => None,
         };
         if layers.is_none() {
-            notes.push("how many layers it has on GPUs is unknown".to_owned());
+            notes.push("it is not known how many layers the program has on GPUs".to_owned());
         }
         layers
     }

@@ -43,7 +43,7 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     };
     let mut seen = seen.map_err(|error| format!("{url}: {error}"))?;
     if process.environment.is_empty() {
-        let unknown = "its environment cannot be read, so settings in its variables are unknown";
+        let unknown = "the program's environment cannot be read, so settings in its variables are unknown";
         seen.notes.push(unknown.to_owned());
     }
     Ok(Found { program, pid: process.pid, family: process.family(&processes), seen })
@@ -71,8 +71,8 @@ fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
     (url, http)
 }
 
-/// Maximum memory of a card that the driver itself may be using. If more memory is in use than this and the bytes of
-/// the programs, it is not known who uses it.
+/// Maximum memory of a card that the driver itself may be using. If more memory is in use than the sum of this number
+/// and the bytes of the programs, it is not known who uses the rest.
 const DRIVERS_OWN: u64 = gib(1);
 
 impl Found {

@@ -45,7 +45,7 @@ pub(crate) struct Seen {
     pub(crate) speed: Option<f64>,
     /// Reasons why the placement cannot be compared with a plan: settings that a plan does not have.
     pub(crate) unlike: Vec<String>,
-    /// What could not be found out.
+    /// Facts that could not be found out.
     pub(crate) notes: Vec<String>,
 }
 

@@ -19,19 +19,22 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     let mut seen = Seen { flags: Flags::of_server(&process.words, |name| process.variable(name)), ..Seen::default() };
     let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
         true => Ok(props),
-        false => Err("another server answers at its address, for example because it runs in a container".to_owned()),
+        false => {
+            Err("another server answers at the program's address, for example because the program runs in a container"
+                .to_owned())
+        }
     });
     let props = props.unwrap_or_else(|why| {
         seen.notes.push(why);
         Value::Null
     });
     if props["role"] == "router" {
-        return Err("it starts a server for each model: give the process id of that one".to_owned());
+        return Err("this program starts a server for each model: give the process id of that server".to_owned());
     }
     seen.version = text(&props["build_info"]);
     seen.unlike.extend(seen.flags.others.iter().map(|flag| format!("{flag} also affects its placement")));
     if props["modalities"]["vision"] == true || props["modalities"]["audio"] == true {
-        seen.unlike.push("an mmproj is loaded beside it".to_owned());
+        seen.unlike.push("a projector (mmproj) is loaded beside the model".to_owned());
     }
     let slots = number(&props["total_slots"]);
     // If the number of slots is not set, all slots share the whole context.
@@ -114,10 +117,10 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let mut files = from.filter(|from| from.contains(['/', '\\']));
     seen.model = files.next().map(|file| process.path(file));
     if files.next().is_some() {
-        seen.unlike.push("an mmproj is loaded beside it".to_owned());
+        seen.unlike.push("a projector (mmproj) is loaded beside the model".to_owned());
     }
     if file.lines().any(|line| line.starts_with("ADAPTER ")) {
-        seen.unlike.push("an adapter is loaded beside it".to_owned());
+        seen.unlike.push("an adapter is loaded beside the model".to_owned());
     }
     // In newer versions of Ollama, a llama-server computes, and it reads llama.cpp's environment variables.
     let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());

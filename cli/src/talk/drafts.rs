@@ -21,11 +21,11 @@ pub(super) struct DraftArgs {
     /// Drafts with the model's own block for predicting further tokens (MTP)
     #[arg(long, conflicts_with = "prompt_lookup")]
     mtp: bool,
-    /// Drafts with the text that followed the same tokens before, in the prompt or the answer
+    /// Drafts the tokens that followed the same last tokens earlier, in the prompt or the answer
     #[arg(long)]
     prompt_lookup: bool,
-    /// Maximum number of draft tokens at once [default: 8 for a draft model, 3 for the model's own block, 10 for the
-    /// text]
+    /// Maximum number of draft tokens at once [default: 8 for a draft model, 3 for the model's own block, 10 for
+    /// --prompt-lookup]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=64))]
     draft_max: Option<u32>,
     /// Minimum probability of the next draft token

@@ -51,7 +51,7 @@ impl Editor {
     /// Reports that messages could not be stored, but only the first time.
     fn check(&mut self, kept: Result<()>) {
         if let (Err(error), Some(file)) = (kept, &self.history) {
-            note(format!("messages are not remembered: {}: {error}", file.display()));
+            note(format!("the history of messages is no longer saved: {}: {error}", file.display()));
             self.history = None;
         }
     }

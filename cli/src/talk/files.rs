@@ -73,18 +73,18 @@ fn read(name: &str, most: u64) -> Result<String, String> {
     let found = fs::metadata(&path).map_err(|error| in_file(Path::new(name), error))?;
     // Only regular files are read. Reading a pipe or a device might never end.
     let wrong = match (found.is_file(), found.len() > most) {
-        (false, _) => "is not a file".to_owned(),
-        (true, true) => format!("{} are more than the context holds", Bytes(found.len())),
+        (false, _) => "it is not a regular file".to_owned(),
+        (true, true) => format!("the file has {}, which is more text than the context can hold", Bytes(found.len())),
         (true, false) => match fs::read(&path).map(String::from_utf8) {
             Ok(Ok(text)) if !text.contains('\0') => return Ok(text),
-            Ok(_) => "is not text but binary".to_owned(),
+            Ok(_) => "it is a binary file, not text".to_owned(),
             Err(error) => error.to_string(),
         },
     };
     Err(in_file(Path::new(name), wrong))
 }
 
-/// The text between two lines of backticks. They are longer than any row of backticks in the text.
+/// The text between two lines of backticks. Each of the two lines is longer than any row of backticks in the text.
 fn quoted(name: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
@@ -118,9 +118,9 @@ mod tests {
         let folder = folder.path().to_str().unwrap();
         for (name, most, word) in [
             ("/nowhere/at/all", 100, "/nowhere/at/all: "),
-            (&plain, 6, "7 B are more than the context holds"),
+            (&plain, 6, "the file has 7 B, which is more text than the context can hold"),
             (&binary, 100, "binary"),
-            (folder, 100, "is not a file"),
+            (folder, 100, "is not a regular file"),
         ] {
             let error = with_files(&format!("hi @{name}"), most).unwrap_err();
             assert!(error.contains(word), "{name}: {error}");

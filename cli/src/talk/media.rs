@@ -15,8 +15,8 @@ use super::source::Wanted;
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Images and sound")]
 pub(super) struct ProjectorArgs {
-    /// The projector (mmproj) by which the model sees and hears, also from a hub: hf:OWNER/NAME[:QUANT][@REVISION]
-    /// [default: a file mmproj*.gguf beside the model, or in its repository the best that fits]
+    /// The projector (mmproj) with which the model reads images and sounds: a file, or hf:OWNER/NAME[:QUANT][@REVISION]
+    /// [default: a file mmproj*.gguf beside the model, or the best one in its repository that fits]
     #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
     mmproj: Option<PathBuf>,
     /// Loads no projector

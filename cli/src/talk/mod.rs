@@ -205,8 +205,8 @@ fn converse(
 
 /// Continues the prompt as plain text, because the model has no chat template. Returns whether Ctrl-C ended the text.
 fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
-    let why = if args.texts.raw { "without a template" } else { "the model has no chat template" };
-    note(format!("{why}: the prompt is continued"));
+    let why = if args.texts.raw { "with --raw" } else { "because the model has no chat template" };
+    note(format!("{why}, the prompt is continued as plain text"));
     let mut whole = Prompt::text("");
     for part in args.media.read(model)? {
         if let Part::Media(media) = part {

@@ -222,8 +222,8 @@ impl Sources {
         Ok(Some(all))
     }
 
-    /// The files of a model by its name or path. Once files were found for a name, these are used again. With other
-    /// files, a model would be unloaded although its settings have not changed.
+    /// The files of a model by its name or path. Once files were found for a name, these files are used again. With
+    /// other files, a model would be unloaded although its settings have not changed.
     fn found(
         &self,
         name: &str,

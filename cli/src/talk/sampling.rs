@@ -10,7 +10,7 @@ pub(super) struct SamplingArgs {
     /// Temperature, which divides the logits; 0 always takes the likeliest token [default: the model's own, or 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temp: Option<f32>,
-    /// Seed of the random choice: the same seed gives the same text [default: a new one every time]
+    /// Seed of the random choice: the same seed gives the same text [default: a new seed every time]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..i64::from(u32::MAX)))]
     seed: Option<u32>,
     /// Keeps the K likeliest tokens; 0 keeps all
@@ -165,7 +165,7 @@ fn logit_bias(text: &str) -> Result<(i32, f32), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{logit_bias, samplers};
+    use super::{last_n, logit_bias, samplers};
     use autoplace::generate::SamplerKind;
 
     #[test]
@@ -176,5 +176,8 @@ mod tests {
         let read = samplers("top_k;min-p;temp").unwrap().0;
         assert_eq!(read, [SamplerKind::TopK, SamplerKind::MinP, SamplerKind::Temperature]);
         assert!(samplers("top_k;best").unwrap_err().contains("best"));
+        // To llama.cpp, -1 means the whole context.
+        assert_eq!(["-1", "0", "64"].map(last_n), [Ok(i32::MAX as u32), Ok(0), Ok(64)]);
+        assert!(last_n("-2").is_err() && last_n("all").is_err());
     }
 }

@@ -87,7 +87,7 @@ pub(crate) struct ServeArgs {
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 chooses a free port
     #[arg(long, default_value_t = 8080)]
     port: u16,
     /// File of the key that requests must contain (`Authorization: Bearer KEY`, or `x-api-key: KEY`) [default: the
@@ -170,7 +170,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
             note(match args.no_tool_descriptions {
                 true => "the chat template shows no tools: requests with tools are refused",
                 false => {
-                    "the chat template shows no tools: they are described in the system's message, and called by \
+                    "the chat template shows no tools: they are described in the system message, and called with \
                      <tool_call>{..}</tool_call>"
                 }
             });

@@ -17,23 +17,23 @@ use super::screen::{more_context, note, note_full, write};
 use crate::stop::Stop;
 use crate::terminal::print;
 
-/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this times the
-/// tokens of the context.
+/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this number
+/// times the tokens of the context.
 const MAX_PER_TOKEN: u64 = 128;
 /// The model is loaded again only if that makes it faster by at least this share.
 const MIN_GAIN: f64 = 0.1;
 
 /// A description of the commands in a chat.
 const HELP: &str = "\
-/stats         tokens and speed of the last answer, beside what was predicted
-/placement     where the model is, and why
-/clear         starts over
-/system TEXT   what the model reads before all else; without a text, nothing
-/quit          leaves, as Ctrl-D does
-@FILE          puts a file's text into a message, or an image or a sound before it; @\"MY FILE\" with spaces,
-               @@ writes an @
-\\              at the end of a line goes on with the next
-Ctrl-C ends an answer; a space before a line keeps it out of the history, and its / from being a word";
+/stats         shows tokens and speed of the last answer, and the predicted speed
+/placement     shows where the model is, and why
+/clear         forgets the conversation
+/system TEXT   sets the system message, which the model reads first; without TEXT, removes it
+/quit          leaves, like Ctrl-D
+@FILE          inserts a file's text into a message, or puts an image or a sound before it; @\"MY FILE\" for a name
+               with spaces, @@ for an @
+\\              at the end of a line continues the message on the next line
+Ctrl-C ends an answer; a line that begins with a space is not saved in the history, and its / begins no command";
 
 pub(super) struct Session {
     model: Model,
@@ -85,7 +85,7 @@ impl Session {
                 "/clear" => self.clear(),
                 "/system" => self.system(rest),
                 "/quit" => return Ok(()),
-                _ => note(format!("{word} is not a command, and nothing is sent; /help lists the commands")),
+                _ => note(format!("{word} is not a command, so nothing was sent; /help lists the commands")),
             }
         }
     }
@@ -168,8 +168,8 @@ impl Session {
     }
 }
 
-/// Asks for the re-placement that an event recommends. It is done before the next token is generated. It is not done
-/// while a person types, because a message may come at any moment.
+/// Asks for the re-placement that an event recommends. The model is re-placed before the next token is generated, but
+/// not while a person types, because a message may come at any moment.
 fn follow(event: &Event, model: &Model) {
     // A move is reported at once, because the answer pauses during it.
     if let Event::Moving { done, .. } = event {

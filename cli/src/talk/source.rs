@@ -28,8 +28,8 @@ pub(super) struct SourceArgs {
     /// Which file of a hub's repository to use: `best:20` has the best quality at 20 tok/s or more here, `fastest:Q4`
     /// is the fastest with at least 4 bits, `fits` is the best that fits wholly on GPUs; `auto` tries the first two in
     /// turn
-    #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
-    wish: Preference,
+    #[arg(long, alias = "wish", value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
+    prefer: Preference,
     /// Fetches missing files without asking
     #[arg(short, long)]
     yes: bool,
@@ -127,7 +127,7 @@ impl SourceArgs {
         wanted: &Wanted,
     ) -> Result<(At, Header, Vec<Candidate>), Box<dyn Error>> {
         note(format!("looking for {name}"));
-        let pick = hub.pick_measured(name, machine, request, self.wish, load::with_rates_of)?;
+        let pick = hub.pick_measured(name, machine, request, self.prefer, load::with_rates_of)?;
         pick.left_out.iter().for_each(note);
         report(&pick.choice);
         let candidate = pick.chosen()?.clone();

@@ -208,7 +208,13 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, without_byte_order_mark};
+    use super::{escaped, keep, without_byte_order_mark};
+
+    #[test]
+    fn minus_one_keeps_the_whole_prompt() {
+        assert_eq!(["-1", "0", "7"].map(keep), [Ok(usize::MAX), Ok(0), Ok(7)]);
+        assert!(keep("-2").is_err() && keep("all").is_err());
+    }
 
     #[test]
     fn escapes_of_a_prompt_are_llama_cpps() {
@@ -221,6 +227,7 @@ mod tests {
             (r"\xe2", r"\xe2"),
             (r"\xe2\x82\xac", "€"),
             ("ä\\nö", "ä\nö"),
+            (r"a\rb", "a\rb"),
         ] {
             assert_eq!(escaped(text), read, "{text}");
         }

@@ -28,11 +28,11 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
     let file = adapter.write(folder.path(), "style").display().to_string();
     for probing in [&[][..], &["--no-probe"]] {
         let (plain, without) = bytes(&demo(), probing);
-        assert!(!plain.contains("of adapters in all"));
+        assert!(!plain.contains("beside the weights that they change"));
         let (json, with) = bytes(&demo(), &[&["--lora", &file], probing].concat());
         // There are two factors of 8 x 256 floats in each of six blocks.
         assert_eq!(with[0] - without[0], 6 * 2 * 8 * 256 * 4);
-        assert!(json.contains("with style beside the weights"), "{json}");
+        assert!(json.contains("adapters: style, with "), "{json}");
     }
     // Files that are loaded together with the model are passed on to another tool, or refused.
     let projector = folder.path().join("projector.gguf");
@@ -46,7 +46,7 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
     let stated = ["--with", &draft, "-ngld", "2", "-ctkd", "q8_0", "--emit"];
     let command = plan(&demo(), &[&stated[..], &["llama.cpp"]].concat());
     assert!(command.ends_with(&format!(" -md {} -ctkd q8_0 -ngld 2\n", demo())), "{command}");
-    fails(&[&["plan", &demo()], &stated[..], &["koboldcpp"]].concat(), 1, &["how a draft is loaded"]);
+    fails(&[&["plan", &demo()], &stated[..], &["koboldcpp"]].concat(), 1, &["no settings for a draft model"]);
     fails(&["plan", &demo(), "--with", &images, "--draft-device", "none"], 1, &["--with draft=FILE"]);
     fails(&["plan", &demo(), "--with", &draft, "-devd", "CUDA7"], 1, &["`CUDA7`, which this machine lacks"]);
     fails(&["run", &demo(), "hi", "--draft-ngl", "2"], 1, &["--draft-model FILE"]);

@@ -28,12 +28,12 @@ fn a_folder_is_listed_counted_and_cleared_and_each_key_finds_its_own_texts() {
     let user = User::new();
     let folder = user.path("prompts");
     let dir = folder.to_str().unwrap();
-    user.fails(&["cache", "stat", dir], 1, &["prompts: there is no such folder"]);
+    user.fails(&["cache", "stat", dir], 1, &["prompts: this folder does not exist"]);
     let ask = |key: &str| {
         let mut server = Server::start(&["--cache-dir", dir, "--api-key", key]);
         let cached = cached(&server, key);
         // Only the server may write to the folder and remove its files.
-        user.fails(&["cache", "clear", dir], 1, &["another process writes there"]);
+        user.fails(&["cache", "clear", dir], 1, &["another process writes into this folder"]);
         server.interrupt();
         assert_eq!(server.wait().code(), Some(0));
         cached
@@ -46,7 +46,7 @@ fn a_folder_is_listed_counted_and_cleared_and_each_key_finds_its_own_texts() {
     let list = user.says(&["cache", "list", dir]);
     assert_eq!(list.lines().count(), 3, "{list}");
     let stat = user.says(&["cache", "stat", dir]);
-    assert!(stat.contains(" tokens of 2 models"), "{stat}");
+    assert!(stat.contains(" tokens from 2 models"), "{stat}");
     let cleared = user.says(&["cache", "clear", dir]);
     assert!(cleared.starts_with("removed ") && cleared.contains(dir), "{cleared}");
     assert_eq!(user.says(&["cache", "list", dir]).trim_end(), format!("nothing is stored in {dir}"));

@@ -114,7 +114,7 @@ host: 512.0 GiB free of 512.0 GiB
       Q4_1 576 x 1536: 0.9 GB/s of weights, 9.2 in use, 2026-11-28, beside other work (other programs used 1.9 cores; \
 its threads waited for a core 45 % of the time)
       1 figure of attention, prompts and links: 2026-11-29
-Linux inside of Windows (WSL): Windows hands out the GPU's memory
+Linux runs inside Windows (WSL): Windows manages the GPU's memory
 "
     );
     // `--write` works together with text output too.
@@ -123,7 +123,7 @@ Linux inside of Windows (WSL): Windows hands out the GPU's memory
     assert_eq!(Machine::read(&written).unwrap(), machine);
     let printed = user.says(&["devices", "--json", "--machine", &written]);
     assert_eq!(fs::read_to_string(&written).unwrap(), printed);
-    // What is taken: the learned bytes, and under WSL another 512 MiB.
+    // Bytes that count as taken: the learned bytes, and under WSL another 512 MiB.
     let taken = mib(40 + 50 + 512);
     for (headroom, bytes) in [
         ("tight", taken + mib(16)),

@@ -10,7 +10,7 @@ use test_support::shapes::QWEN3_30B_A3B;
 
 const PROMPT: &str = "And the king said unto his servants,";
 
-/// What the program prints for these arguments and this stdin.
+/// The output of the program for these arguments and this stdin.
 fn asked(user: &User, words: &[&str], input: &str) -> Output {
     let mut command = user.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -40,12 +40,12 @@ fn an_image_is_shown_with_the_projector_beside_the_model_and_a_line_says_its_siz
     };
     let (code, answer, beside) = run(&["--image", &picture]);
     assert_eq!(code, Some(0), "{beside}");
-    assert!(beside.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{beside}");
+    assert!(beside.contains("dot.bmp: image of 1 x 1 pixels, 4 tokens"), "{beside}");
     assert!(beside.contains("mmproj"), "{beside}");
     assert!(!answer.trim().is_empty());
     // llama.cpp's flag names the projector, and the same picture is given twice.
     let named = run(&["-mm", projector.to_str().unwrap(), "--image", &format!("{picture},{picture}")]);
-    assert_eq!((named.0, named.2.matches("dot.bmp: picture").count()), (Some(0), 2), "{}", named.2);
+    assert_eq!((named.0, named.2.matches("dot.bmp: image").count()), (Some(0), 2), "{}", named.2);
     // Without an image, no projector is loaded. Without a projector, an image is refused.
     let plain = run(&[]);
     assert!(plain.0 == Some(0) && !plain.2.contains("mmproj"), "{}", plain.2);
@@ -121,7 +121,7 @@ fn a_model_of_a_hub_uses_the_projector_of_its_repository() {
     assert!(none.0 == Some(1) && !none.2.contains("is the projector"), "{}", none.2);
     let (code, answer, said) = run(&["--yes", "--image", &picture]);
     assert!(code == Some(0) && said.contains("mmproj-F16 is the projector, of 1 that go with the model"), "{said}");
-    assert!(said.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{said}");
+    assert!(said.contains("dot.bmp: image of 1 x 1 pixels, 4 tokens"), "{said}");
     // From here on, nothing is fetched and no request goes to the hub.
     let sent = server.sent();
     assert_eq!(run(&["--image", &picture]).1, answer);

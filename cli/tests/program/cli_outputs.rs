@@ -6,7 +6,7 @@ use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::SavedPlan;
 use test_support::shapes::LLAMA_8B;
 
-/// What is printed when a plan is saved, and the plan that was saved.
+/// The output when a plan is saved, and the plan that was saved.
 fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {
     let file = user.path("plan.json");
     let printed = user.says(&[args, &["--save", file.to_str().unwrap()]].concat());
@@ -95,7 +95,7 @@ fn a_host_is_described_by_its_processor_and_its_memory() {
         assert!((read / expected - 1.0).abs() < 0.01, "{args:?}: {read}");
     }
     for (args, part) in [
-        (&["--cpu", "Ryzen 9 7950Y"][..], "near it are Ryzen 9 7950X"),
+        (&["--cpu", "Ryzen 9 7950Y"][..], "similar names are Ryzen 9 7950X"),
         (&["--memory", "DDR9"], "not a known memory type"),
         (&["--ram", "64GiB:60GB/s", "--memory", "DDR5"], "leave one of them out"),
     ] {

@@ -181,7 +181,7 @@ fn a_plan_by_depth_has_both_placements_and_emits_the_requested_one() {
     let machine = ["--gpu", "RTX 4090=24GiB", "--ram", "96GiB:60GB/s", "--ctx", "32768"];
     let words = plan(&path, &machine);
     let line = words.lines().find(|line| line.starts_with("  depth ")).unwrap_or_else(|| panic!("{words}"));
-    assert!(line.contains(" of 81 layers on GPUs") && line.contains(" until some "), "{line}");
+    assert!(line.contains(" of 81 layers on GPUs") && line.contains(" up to about "), "{line}");
     assert!(line.contains("feed-forward matrices of ") && line.contains(" to the end; moving takes about "), "{line}");
 
     let file = dir.path().join("both.json");
@@ -280,6 +280,32 @@ fn an_impossible_plan_is_refused_with_its_fault() {
 }
 
 #[test]
+fn an_impossible_cache_of_experts_is_an_error_or_a_note() {
+    let (_dir, mixture) = file(&QWEN3_30B_A3B.builder());
+    let card = ["--gpu", "RTX 4070=12GiB,free=11GiB", "--no-probe"];
+    let with = |args: &[&'static str]| [&["plan", &mixture][..], &card, args].concat();
+    for (args, code, words) in [
+        (&["--moe-cache", "30GiB"][..], 1, &["moe_cache is 32212254720", "RTX 4070 can use 10."][..]),
+        (&["--moe-cache-mib", "30000"], 1, &["moe_cache is 31457280000"]),
+        (&["--moe-cache", "1MiB"], 1, &["the experts of one token"]),
+        (&["--moe-cache", "2GiB", "-sm", "tensor"], 2, &["-sm: the memory that `tensor` allocates"]),
+        (&["--moe-cache", "lots"], 2, &["`lots` is not a size", "or auto, or off"]),
+        (&["--moe-cache-mib", "-5"], 2, &["--moe-cache-mib: `-5` is not a number of MiB"]),
+    ] {
+        fails(&with(args), code, words);
+    }
+    let noted = |model: &str, machine: &[&str], why: &str| {
+        let text = plan(model, &[machine, &["--no-probe", "--moe-cache", "1GiB"]].concat());
+        let note = format!("note   no cache of 1.0 GiB for experts, although one was requested: {why}");
+        assert!(text.contains(&note), "{text}");
+    };
+    noted(&demo(), &card[..2], "the model has no experts");
+    noted(&mixture, &["--ram", "64GiB"], "there is no GPU that could hold it");
+    noted(&mixture, &["--gpu", "RTX 4090", "--ctx", "4096"], "all experts are on GPUs");
+    noted(&mixture, &["--gpu", "RTX 3060 12GB", "--policy", "most-layers"], "layers stay whole");
+}
+
+#[test]
 fn a_file_that_is_not_a_model_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -324,7 +350,7 @@ fn embeddings_are_planned_by_llama_cpp_alone() {
     assert!(results(&["--embeddings=mean", "--ctx", "64"]) < whole);
     let said = plan(&demo(), &["--ngl", "0", "--embeddings", "--ctx", "100"]);
     // Each of the 16 texts has the same number of tokens.
-    assert!(said.contains("texts of up to 112 tokens, 16 of them"), "{said}");
+    assert!(said.contains("texts of up to 112 tokens, or up to 16 shorter texts"), "{said}");
     let command = plan(&demo(), &["--ngl", "0", "--embeddings=last", "--emit", "llama.cpp"]);
     for part in ["--embeddings", "--pooling last", "-np 16"] {
         assert!(command.contains(part), "{command}");
@@ -360,7 +386,7 @@ fn another_host_can_be_described() {
     assert_eq!(bytes(&memory["total"]), gib(32));
     let (_dir, large) = file(&LLAMA_70B.builder());
     let host = ["plan", &large, "--no-probe", "--gpu", "RTX 3060 12GB", "--ram", "16GiB:60GB/s"];
-    // The error says with what change the model would fit, and that it can be read from disk.
+    // The error says which change would make the model fit, and that the model can be read from disk.
     fails(&host, 1, &["does not fit", "with --allow-paging", "tok/s"]);
     let paging = [&host[..], &["--allow-paging", "--disk-rate", "3GB/s"]].concat();
     let said = succeeds(&paging);

@@ -45,7 +45,7 @@ impl User {
         self.command(args).stdin(Stdio::null()).output().expect("the program starts")
     }
 
-    /// What the program prints; stderr must be empty.
+    /// The output of the program; stderr must be empty.
     #[track_caller]
     pub(crate) fn says(&self, args: &[&str]) -> String {
         let output = self.autoplace(args);

@@ -11,7 +11,7 @@ const PROMPT: &str = "And the king said unto his servants,";
 /// Arguments for a short text in which the likeliest token is always chosen.
 const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "-c", "512"];
 
-/// What the program prints for these arguments and this stdin. The argument `demo` stands for the demo model.
+/// The output of the program for these arguments and this stdin. The argument `demo` stands for the demo model.
 fn talk(user: &User, args: &[&str], input: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
@@ -23,14 +23,14 @@ fn talk(user: &User, args: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// What the program prints for these arguments and a context of this size.
+/// The output of the program for these arguments and a context of this size.
 fn talk_in(user: &User, args: &[&str], context: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     user.autoplace(&[&args[..], &["--temp", "0", "-c", context]].concat())
 }
 
-/// The answer, and what was printed to stderr.
+/// The answer, and the text on stderr.
 #[track_caller]
 fn said(output: &Output) -> (String, String) {
     let stderr = text(&output.stderr);
@@ -160,6 +160,34 @@ fn an_impossible_request_is_refused_before_anything_is_loaded() {
     user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);
     user.fails(&["chat", &demo, "--plan", "p.json", "--policy", "fastest"], 2, &["--plan", "--policy"]);
     user.fails(&["template", &demo], 1, &["ships no chat template"]);
+    let file = user.path("system.txt");
+    fs::write(&file, "Be brief.").unwrap();
+    let both = ["--template", "chatml", "--system", "Be brief.", "--system-file", file.to_str().unwrap()];
+    user.fails(&[&["chat", &demo][..], &both].concat(), 1, &["both --system and --system-file"]);
+}
+
+#[test]
+fn a_prompt_is_rendered_from_the_files_and_variables_of_the_user() {
+    let user = User::new();
+    let file = |name: &str, text: &str| {
+        let path = user.path(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let source = "{{ tools | length }} {{ tone }} {{ depth + 1 }}{% for m in messages %} {{ m.content }}{% endfor %}\
+                  {% if add_generation_prompt %}>{% endif %}";
+    let template = file("shows.jinja", source);
+    let messages = file("messages.json", r#"[{"role": "user", "content": "Hello!"}]"#);
+    let tools = file("tools.json", r#"[{"type": "function", "function": {"name": "walk", "parameters": {}}}]"#);
+    let args = ["template", &template, "--messages", &messages, "--tools", &tools];
+    let with_variables = [&args[..], &["--set", "tone=brief", "--set", "depth=2"]].concat();
+    assert_eq!(user.says(&with_variables), "1 brief 3 Hello!>\n");
+    let without_answer = [&with_variables[..], &["--no-generation-prompt"]].concat();
+    assert_eq!(user.says(&without_answer), "1 brief 3 Hello!\n");
+
+    user.fails(&[&args[..], &["--set", "tone"]].concat(), 2, &["NAME=VALUE"]);
+    let broken = file("broken.json", "[{");
+    user.fails(&["template", &template, "--messages", &broken], 1, &["broken.json"]);
 }
 
 #[test]

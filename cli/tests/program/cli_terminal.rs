@@ -12,6 +12,8 @@ use std::time::Duration;
 use crate::cli_support::{User, demo};
 use pty_process::Size;
 use pty_process::blocking::{Command, Pty, open};
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
 use vt100::{Parser, Screen};
 
 const ROWS: u16 = 50;
@@ -171,6 +173,47 @@ fn a_person_asks_and_looks_at_the_placement_and_leaves() {
 }
 
 #[test]
+fn a_system_message_is_set_and_removed_at_the_prompt() {
+    let user = User::new();
+    let mut terminal = Terminal::chat(&user, &SHORT, &[]);
+    let mut prompt_tokens = |system: &str| {
+        assert_eq!(terminal.answer(system), "");
+        // This keeps the system message.
+        terminal.answer("/clear");
+        terminal.answer("Who art thou?");
+        number(&terminal.answer("/stats"), "prompt ")
+    };
+    let without = prompt_tokens("/system");
+    let with = prompt_tokens(&format!("/system {}", ["and he said"; 8].join(" ")));
+    assert!(with >= without + 24, "three words, eight times: {without}, {with}");
+    assert_eq!(prompt_tokens("/system"), without);
+    terminal.leaves();
+}
+
+#[test]
+fn draft_tokens_come_from_a_draft_model_or_the_text_and_change_no_answer() {
+    let (user, demo) = (User::new(), demo());
+    let question = "and he said, and he said, and he said";
+    let answered = |args: &[&str]| {
+        let settings = [&["--template", "chatml", "-n", "24", "--ctx", "1024"], args].concat();
+        let mut terminal = Terminal::chat(&user, &settings, &[]);
+        let answer = terminal.answer(question);
+        let stats = terminal.answer("/stats");
+        terminal.leaves();
+        (answer, stats)
+    };
+    let (plain, stats) = answered(&[]);
+    assert!(!stats.contains("draft tokens"), "{stats}");
+    // A model may be its own draft model.
+    let (answer, stats) = answered(&["--draft-model", &demo, "--draft-max", "2", "--draft-p-min", "0"]);
+    assert_eq!(answer, plain);
+    assert!(stats.contains("draft tokens accepted"), "{stats}");
+    let (answer, stats) = answered(&["--prompt-lookup", "--draft-max", "3"]);
+    assert_eq!(answer, plain);
+    assert!(stats.contains("draft tokens accepted"), "{stats}");
+}
+
+#[test]
 fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     let user = User::new();
     let [plain, long] = [("a b.txt", 40), ("long.txt", 4000)].map(|(name, n)| {
@@ -184,6 +227,36 @@ fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     assert!(!terminal.answer(&format!("Read @\"{plain}\".")).is_empty());
     let stats = terminal.answer("/stats");
     assert!(number(&stats, "prompt ") > 120, "three words, forty times: {stats}");
+    terminal.leaves();
+}
+
+#[test]
+fn a_picture_is_shown_as_a_line_and_seen_by_later_questions() {
+    let user = User::new();
+    let projector = user.path("mmproj.gguf");
+    mmproj::named("Small LLaVA").write_sparse(&projector).unwrap();
+    fill(&projector);
+    let picture = user.path("dot.bmp");
+    let mut file = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
+    file.resize(54, 0);
+    fs::write(&picture, &file).unwrap();
+    let cut = user.path("cut.bmp");
+    fs::write(&cut, &file[..40]).unwrap();
+    let [projector, picture, cut] = [projector, picture, cut].map(|path| path.to_str().unwrap().to_owned());
+    let mut terminal = Terminal::chat(&user, &[&SHORT[..], &["--mmproj", &projector]].concat(), &[]);
+    assert!(terminal.answer(&format!("@{cut}")).contains("cut.bmp: "));
+    assert!(terminal.answer("/stats").contains("none yet"), "nothing was sent");
+    let answer = terminal.answer(&format!("What is @{picture}?"));
+    assert!(answer.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{answer}");
+    let stats = terminal.answer("/stats");
+    let first = number(&stats, "prompt ");
+    assert!(!terminal.answer("And what else?").is_empty());
+    let stats = terminal.answer("/stats");
+    assert!(number(&stats, "prompt ") > first, "{stats}");
+    terminal.leaves();
+    // Without a projector, the error names what is missing.
+    let mut terminal = Terminal::chat(&user, &[&SHORT[..], &["--no-mmproj"]].concat(), &[]);
+    assert!(terminal.answer(&format!("What is @{picture}?")).contains("--mmproj FILE"));
     terminal.leaves();
 }
 

@@ -1,5 +1,8 @@
 //! Tests of the program `autoplace`.
 
+#[cfg(target_os = "linux")]
+mod attack;
+mod beside;
 mod cli_adapted;
 #[cfg(unix)]
 mod cli_cache;
@@ -14,6 +17,8 @@ mod cli_outputs;
 mod cli_plan;
 #[cfg(unix)]
 mod cli_ps;
+#[cfg(unix)]
+mod cli_runtime;
 mod cli_support;
 mod cli_talk;
 #[cfg(unix)]

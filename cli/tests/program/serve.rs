@@ -1,8 +1,9 @@
 //! Clients of `autoplace serve`. Some are refused, some read slowly, and some disconnect.
 
+use std::process::Stdio;
 use std::thread;
 
-use crate::cli_support::fails;
+use crate::cli_support::{User, fails, text};
 use crate::server::{CHAT, FILE, MODEL, Server, TEXT, read_until, rest};
 use serde_json::{Value, json};
 
@@ -230,4 +231,10 @@ fn a_failure_to_start_is_one_line() {
     serve(&["--host", "192.0.2.1", "--without-key"], 1, "192.0.2.1");
     serve(&["--host", "0.0.0.0"], 1, "--api-key-file");
     serve(&["--api-key-file", "nothing.key"], 1, "nothing.key");
+    // A key from two places is refused, because only one of them could count.
+    let user = User::new();
+    let mut command = user.command(&["serve", FILE, "--port", "0", "--api-key-file", FILE]);
+    let refused = command.env("AUTOPLACE_API_KEY", "sesame").stdin(Stdio::null()).output().unwrap();
+    let error = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && error.contains("both --api-key-file and AUTOPLACE_API_KEY"), "{error}");
 }

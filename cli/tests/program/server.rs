@@ -26,7 +26,7 @@ pub(crate) struct Server {
     _user: User,
     /// The address, such as `127.0.0.1:12345`.
     pub(crate) address: String,
-    /// What the server has written to stderr.
+    /// The text that the server has written to stderr.
     said: NamedTempFile,
 }
 
@@ -88,7 +88,7 @@ impl Server {
         server
     }
 
-    /// What the server has written to stderr so far: the placement, and a line for each request.
+    /// The text that the server has written to stderr so far: the placement, and a line for each request.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(&self.said).expect("text")
     }
@@ -215,7 +215,7 @@ fn read(mut response: ureq::http::Response<ureq::Body>) -> (u16, Value) {
     (status, body.expect("each answer is JSON"))
 }
 
-/// What remains of a stream.
+/// The rest of a stream.
 pub(crate) fn rest(mut stream: &TcpStream) -> String {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("it goes on");

@@ -5,7 +5,7 @@
 mod on_a_gpu {
 // Llama 8B: 20 of 33 layers on RTX 3050, as autoplace planned it
 // for llama-cpp-2 0.1.160 and its llama-cpp-sys-2; examples/with-llama-cpp-2 of autoplace does it at run time
-// llama-cpp-2 has no setter for n_outputs_max: it makes room for the logits of all n_batch tokens, which takes more than was planned; plan with n_outputs_max(0)
+// llama-cpp-2 has no setter for n_outputs_max: it allocates the logits of all n_batch tokens, which takes more memory than was planned; plan with n_outputs_max(0)
 use std::error::Error;
 use std::num::NonZeroU32;
 
@@ -47,7 +47,7 @@ fn context_params() -> LlamaContextParams {
 mod overridden {
 // Llama 8B: 20 of 33 layers on RTX 3050, as autoplace planned it
 // for llama-cpp-2 0.1.160 and its llama-cpp-sys-2; examples/with-llama-cpp-2 of autoplace does it at run time
-// llama-cpp-2 has no setter for n_outputs_max: it makes room for the logits of all n_batch tokens, which takes more than was planned; plan with n_outputs_max(0)
+// llama-cpp-2 has no setter for n_outputs_max: it allocates the logits of all n_batch tokens, which takes more memory than was planned; plan with n_outputs_max(0)
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -93,7 +93,7 @@ fn context_params() -> LlamaContextParams {
 mod on_the_host {
 // Llama 8B: on the host, as autoplace planned it
 // for llama-cpp-2 0.1.160 and its llama-cpp-sys-2; examples/with-llama-cpp-2 of autoplace does it at run time
-// llama-cpp-2 has no setter for n_outputs_max: it makes room for the logits of all n_batch tokens, which takes more than was planned; plan with n_outputs_max(0)
+// llama-cpp-2 has no setter for n_outputs_max: it allocates the logits of all n_batch tokens, which takes more memory than was planned; plan with n_outputs_max(0)
 use std::error::Error;
 use std::num::NonZeroU32;
 
@@ -131,7 +131,7 @@ fn context_params() -> LlamaContextParams {
 mod elsewhere {
 // Llama 8B: 20 of 33 layers on RTX 3050, as autoplace planned it
 // for llama-cpp-2 0.1.160 and its llama-cpp-sys-2; examples/with-llama-cpp-2 of autoplace does it at run time
-// llama-cpp-2 has no setter for n_outputs_max: it makes room for the logits of all n_batch tokens, which takes more than was planned; plan with n_outputs_max(0)
+// llama-cpp-2 has no setter for n_outputs_max: it allocates the logits of all n_batch tokens, which takes more memory than was planned; plan with n_outputs_max(0)
 use std::error::Error;
 use std::num::NonZeroU32;
 

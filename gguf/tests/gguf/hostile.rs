@@ -144,7 +144,7 @@ fn a_builder_refuses_everything_that_the_reader_refuses() {
         (new().u32("general.alignment", 48), "is 48, not a power of two"),
         (tensor(F32, &[1]).u32("general.alignment", 0), "is 0, not a power of two"),
         (new().u32("", 1), "key 1 is empty"),
-        (tensor(F32, &[1]).tensor("t", F32, &[1]), "'t' again"),
+        (tensor(F32, &[1]).tensor("t", F32, &[1]), "'t' occurs twice"),
     ] {
         let error = builder.to_bytes().unwrap_err();
         says(&error, &["<builder>: byte ", words]);

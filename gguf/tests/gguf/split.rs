@@ -105,12 +105,12 @@ fn shards_that_do_not_belong_together_are_refused_by_name() {
         // llama.cpp aborts on these shards.
         ("big-00002-of-00003.gguf; 'split.no'; u32; u16", "WrongType", |[a, b, c]| [a, b.u32("split.no", 1), c]),
         ("'split.count'; u32; u16", "WrongType", |[a, b, c]| [a.u32("split.count", 3), b, c]),
-        ("split.tensors.count is 4; hold 3", "", |[a, b, c]| [a.i32("split.tensors.count", 4), b, c]),
+        ("split.tensors.count is 4; contain 3", "", |[a, b, c]| [a.i32("split.tensors.count", 4), b, c]),
         ("big-00002-of-00003.gguf; 'split.no' is missing", "MissingKey", |[a, _, c]| [a, Builder::empty(), c]),
         ("'split.tensors.count' is missing", "MissingKey", |[_, b, c]| {
             [Builder::new("llama").u16("split.no", 0).u16("split.count", 3), b, c]
         }),
-        ("big-00002-of-00003.gguf; 'a' again; big-00001-of-00003.gguf", "", |[a, b, c]| {
+        ("big-00002-of-00003.gguf; 'a' occurs twice; big-00001-of-00003.gguf", "", |[a, b, c]| {
             [a, b.tensor("a", TensorType::F32, &[1]), c]
         }),
     ];

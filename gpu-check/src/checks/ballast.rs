@@ -5,13 +5,13 @@ use anyhow::Result;
 use autoplace::load::OnDifference;
 use autoplace::machine::{gib, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{Context, GpuLayers, Request};
+use autoplace::plan::{GpuLayers, Request};
+use autoplace_measure::{Outcome, Stages, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{self, Ballast, End, Outcome};
-use crate::job::{Job, Stage, Step};
+use crate::child::Ballast;
 use crate::models::{self, Written};
-use crate::rig::Rig;
+use crate::rig::{Opened, Rig};
 use crate::setting::{Setting, Size, Verdict, first};
 
 /// Free memory to leave on each card: in GiB on a real card, in MiB on a simulated card.
@@ -36,26 +36,28 @@ pub(crate) struct Row {
     pub(crate) least_free: Option<u64>,
     /// Number of load attempts that failed for lack of memory.
     pub(crate) failed_attempts: usize,
-    pub(crate) end: End,
+    #[serde(rename = "end")]
+    pub(crate) outcome: Outcome,
     /// The number of additional whole layers with which the end of the context was still reached, without any headroom.
     pub(crate) also_safe: u32,
     /// Outcome of the first additional layer that failed.
-    pub(crate) one_more: Option<End>,
+    pub(crate) one_more: Option<Outcome>,
 }
 
 impl Row {
     /// How many times memory ran out although a plan had promised enough.
     pub(crate) fn events(&self) -> usize {
-        self.failed_attempts + usize::from(matches!(self.end, End::OutOfMemory(_)))
+        self.failed_attempts + usize::from(matches!(self.outcome, Outcome::OutOfMemory(_)))
     }
 }
 
-/// The sizes of context and graph; small on a simulated card of some megabytes.
-fn request(setting: &Setting) -> Request {
-    match setting.size {
-        Size::Small => setting.request().n_ctx(512).n_ubatch(64),
-        Size::Real => setting.request().n_ctx(4096),
-    }
+/// The sizes of context and graph, with this number of tokens; small on a simulated card of some megabytes.
+fn request(setting: &Setting) -> (Request, u32) {
+    let (request, n_ctx) = match setting.size {
+        Size::Small => (setting.request().n_ubatch(64), 512),
+        Size::Real => (setting.request(), 4096),
+    };
+    (request.n_ctx(n_ctx), n_ctx)
 }
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
@@ -96,18 +98,34 @@ fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
 
 /// Runs the model while another process takes all but `left` bytes.
 fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<Row> {
-    let job = setting.job(rig, &model.path, request(setting), vec![Step::ToTheEnd]);
-    let outcome = child::drive(&job, &setting.cache())?;
-    let mut row = row(model, left, &job, &outcome);
-    if row.end != End::Completed {
+    let (request, n_ctx) = request(setting);
+    let rig = rig.open()?;
+    let stages = setting.measure(&rig, &model.path, request.clone())?.stages(&[Step::Fill]);
+    // A plan without layers on a card leaves the card as it is.
+    let now = || rig.free().ok()?.first()?.ggml;
+    let mut row = Row {
+        model: model.name.clone(),
+        model_bytes: model.bytes,
+        n_ctx,
+        left,
+        n_gpu_layers: stages.n_gpu_layers,
+        layers: stages.layers,
+        headroom: stages.gpus.first().map_or(0, |gpu| gpu.headroom),
+        least_free: stages.least_free().or_else(now),
+        failed_attempts: stages.failed_attempts,
+        outcome: stages.outcome,
+        also_safe: 0,
+        one_more: None,
+    };
+    if row.outcome != Outcome::Completed {
         return Ok(row);
     }
     // Layers are added to the plan's layers until one is too many.
     while row.n_gpu_layers + row.also_safe < row.layers && row.also_safe < MAX_MORE && setting.ends(0).is_none() {
         let more = row.n_gpu_layers + row.also_safe + 1;
-        let end = child::drive(&bare(&job, more), &setting.cache())?.end;
-        if end != End::Completed {
-            row.one_more = Some(end);
+        let outcome = exactly(setting, &rig, model, request.clone(), more)?.outcome;
+        if outcome != Outcome::Completed {
+            row.one_more = Some(outcome);
             break;
         }
         row.also_safe += 1;
@@ -115,50 +133,13 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
     Ok(row)
 }
 
-/// A job with exactly `layers` layers, no headroom and no fallback.
-fn bare(job: &Job, layers: u32) -> Job {
-    let mut job = job.clone();
-    job.request = job.request.n_gpu_layers(GpuLayers::Exactly(layers));
-    job.request.headroom = Headroom::Bytes(0);
-    (job.attempts, job.on_difference) = (1, OnDifference::Accept);
-    job
-}
-
-fn row(model: &Written, left: u64, job: &Job, outcome: &Outcome) -> Row {
-    let mut row = Row {
-        model: model.name.clone(),
-        model_bytes: model.bytes,
-        n_ctx: 0,
-        left,
-        n_gpu_layers: 0,
-        layers: 0,
-        headroom: 0,
-        least_free: None,
-        failed_attempts: 0,
-        end: outcome.end.clone(),
-        also_safe: 0,
-        one_more: None,
-    };
-    if let Context::Tokens(tokens) = job.request.context {
-        row.n_ctx = tokens;
-    }
-    for stage in &outcome.stages {
-        match stage {
-            Stage::Loaded { report, free, .. } => {
-                let plan = &report.plan;
-                (row.n_gpu_layers, row.layers) = (plan.n_gpu_layers, plan.layers());
-                row.headroom = report.gpus.first().map_or(0, |gpu| gpu.headroom.total());
-                row.failed_attempts = report.tries() - 1;
-                row.least_free = free.first().and_then(|free| free.ggml);
-            }
-            Stage::Done { free, .. } => {
-                let now = free.first().and_then(|free| free.ggml);
-                row.least_free = row.least_free.into_iter().chain(now).min();
-            }
-            Stage::Opened { .. } | Stage::Failed { .. } => {}
-        }
-    }
-    row
+/// Runs the model with exactly `layers` layers, no headroom and no fallback.
+fn exactly(setting: &Setting, rig: &Opened, model: &Written, request: Request, layers: u32) -> Result<Stages> {
+    let mut request = request.n_gpu_layers(GpuLayers::Exactly(layers));
+    request.headroom = Headroom::Bytes(0);
+    let load = setting.load_on(rig)?;
+    let load = move |builder| load(builder).attempts(1).on_difference(OnDifference::Accept);
+    Ok(setting.measure(rig, &model.path, request)?.load_with(load).stages(&[Step::Fill]))
 }
 
 fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
@@ -166,11 +147,11 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
     let failed: Vec<String> = rows
         .iter()
         .filter_map(|row| {
-            let why = row.end.failure()?;
+            let why = row.outcome.failure()?;
             Some(format!("{}, {} bytes left: {why}", row.model, row.left))
         })
         .collect();
-    let completed = rows.iter().filter(|row| row.end == End::Completed).count();
+    let completed = rows.iter().filter(|row| row.outcome == Outcome::Completed).count();
     let also_safe: u32 = rows.iter().map(|row| row.also_safe).sum();
     let parted = rows.iter().filter(|row| row.n_gpu_layers > 0 && row.n_gpu_layers < row.layers);
     let first = first(&failed);
@@ -192,10 +173,9 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, verdict};
-    use crate::child::End;
+    use super::{Outcome, Row, verdict};
 
-    fn row(end: End) -> Row {
+    fn row(outcome: Outcome) -> Row {
         Row {
             model: "a model".to_owned(),
             model_bytes: 1,
@@ -206,7 +186,7 @@ mod tests {
             headroom: 1,
             least_free: Some(1),
             failed_attempts: 0,
-            end,
+            outcome,
             also_safe: 2,
             one_more: None,
         }
@@ -214,24 +194,24 @@ mod tests {
 
     #[test]
     fn a_load_that_first_lacks_memory_counts_even_if_the_next_attempt_works() {
-        let mut backed_off = row(End::Completed);
+        let mut backed_off = row(Outcome::Completed);
         backed_off.failed_attempts = 1;
-        assert!(verdict(&[row(End::Completed)], &[]).passed);
-        let judged = verdict(&[row(End::Completed), backed_off], &[]);
+        assert!(verdict(&[row(Outcome::Completed)], &[]).passed);
+        let judged = verdict(&[row(Outcome::Completed), backed_off], &[]);
         assert!(!judged.passed);
         assert!(judged.line.contains("1 out of memory"), "{}", judged.line);
     }
 
     #[test]
     fn a_refused_plan_is_not_an_event_but_refusals_alone_prove_nothing() {
-        let refused = row(End::Refused("no room".to_owned()));
+        let refused = row(Outcome::Refused("no room".to_owned()));
         assert!(!verdict(std::slice::from_ref(&refused), &[]).passed);
-        assert!(verdict(&[refused, row(End::Completed)], &[]).passed);
+        assert!(verdict(&[refused, row(Outcome::Completed)], &[]).passed);
     }
 
     #[test]
     fn the_line_names_the_cause_of_death() {
-        let judged = verdict(&[row(End::OutOfMemory("cudaMalloc".to_owned()))], &[]);
+        let judged = verdict(&[row(Outcome::OutOfMemory("cudaMalloc".to_owned()))], &[]);
         assert!(!judged.passed && judged.line.contains("cudaMalloc"));
     }
 }

@@ -1,107 +1,52 @@
 //! Compares the plan with llama.cpp's figures before and after a load, and with the cards' figures at every stage.
+//!
+//! Each row is a placement that `autoplace_measure` takes from an empty card to the end of its context ([`Stages`]).
 
 use anyhow::Result;
-use autoplace::load::OnDifference;
+use autoplace::load::{OnDifference, Verify};
 use autoplace::machine::mib;
-use autoplace::memory::{FlashAttention, Footprint, KvType};
+use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{GpuLayers, Request};
+use autoplace_measure::{Outcome, Stages, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{self, End, Outcome};
-use crate::job::{Stage, Step};
+use crate::child::Ballast;
 use crate::models::{self, Written};
-use crate::rig::{Free, Rig};
+use crate::rig::Rig;
 use crate::setting::{Setting, Size, Verdict, first};
 
 /// A context is filled only if the product of weight bytes and tokens is at most this number, because a large model
 /// needs minutes for a long context.
 const MAX_FILL: u64 = (5 << 30) * 16384;
 
-/// The stage of a card before any process has opened it.
-const UNOPENED: &str = "unopened";
-/// The stage of a card that a process has opened, before a load.
-const OPENED: &str = "opened";
-
 /// Tokens to generate after the first prompt.
-const DECODED: usize = 16;
+const DECODED: u32 = 16;
 
-/// One load, from an empty card to the end of its context. Sizes are in bytes.
+/// One load, from an empty card to the end of its context.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) model: String,
+    /// Bytes of the weights.
     pub(crate) model_bytes: u64,
     pub(crate) n_ctx: u32,
     pub(crate) kv: KvType,
     pub(crate) flash_attention: bool,
-    pub(crate) n_gpu_layers: u32,
-    pub(crate) layers: u32,
-    pub(crate) gpus: Vec<Card>,
-    pub(crate) host_planned: Footprint,
-    pub(crate) host_allocated: Footprint,
-    pub(crate) end: End,
+    #[serde(flatten)]
+    pub(crate) stages: Stages,
 }
 
-/// A card in a [`Row`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Card {
-    pub(crate) device: String,
-    pub(crate) planned: Footprint,
-    pub(crate) headroom: u64,
-    pub(crate) allocated: Footprint,
-    /// Free memory at every stage.
-    pub(crate) stages: Vec<Reading>,
-}
+/// The free bytes of each card, as NVIDIA's driver reports them, before and after a process of ours opens the cards.
+struct Opening(Vec<(Option<u64>, Option<u64>)>);
 
-/// A card's reading at a stage.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Reading {
-    pub(crate) stage: String,
-    /// Tokens in the context.
-    pub(crate) depth: usize,
-    pub(crate) free: Free,
-}
-
-impl Card {
-    /// Bytes that the driver's context took when the card was opened. `None` if no driver reports it.
-    pub(crate) fn context(&self) -> Option<u64> {
-        let at = |stage: &str| {
-            let reading = self.stages.iter().find(|reading| reading.stage == stage);
-            reading?.free.nvml
-        };
-        Some(at(UNOPENED)?.saturating_sub(at(OPENED)?))
-    }
-
-    /// Bytes that disappeared since the devices were opened, without the buffers that llama.cpp counts. The first
-    /// number is for the time after the load, and the second for the last stage. `None` if the card does not report
-    /// free memory.
-    pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
-        let at = |reading: &Reading| reading.free.ggml;
-        let opened = self.stages.iter().position(|reading| reading.stage == OPENED)?;
-        let stages = &self.stages[opened..];
-        let first = at(&stages[0])?;
-        let beyond = |reading: &Reading| {
-            let gone = first.saturating_sub(at(reading)?);
-            Some(gone.saturating_sub(self.allocated.total()))
-        };
-        Some((beyond(stages.get(1)?)?, beyond(stages.last()?)?))
-    }
-}
-
-impl Row {
-    /// The fault in this row, if there is one.
-    pub(crate) fn wrong(&self) -> Option<String> {
-        if let Some(why) = self.end.failure() {
-            return Some(why.to_owned());
+impl Opening {
+    /// Opens the machine's cards in another process. Of simulated cards there is nothing to measure.
+    fn measured(setting: &Setting) -> Result<Self> {
+        if setting.simulated {
+            return Ok(Self(Vec::new()));
         }
-        self.gpus.iter().find_map(|gpu| {
-            let device = &gpu.device;
-            if gpu.planned != gpu.allocated {
-                return Some(format!("{device}: planned {:?}, allocated {:?}", gpu.planned, gpu.allocated));
-            }
-            let (_, beyond) = gpu.beyond()?;
-            (beyond > gpu.headroom)
-                .then(|| format!("{device}: {beyond} bytes beyond the footprint, {} were left", gpu.headroom))
-        })
+        let unopened = Rig::Real.of_driver();
+        let _open = Ballast::open(&Rig::Real, &setting.cache())?;
+        Ok(Self(unopened.into_iter().zip(Rig::Real.of_driver()).collect()))
     }
 }
 
@@ -137,9 +82,10 @@ fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
+    let opening = Opening::measured(setting)?;
     for (number, sketch) in models::of_size(setting.size).iter().enumerate() {
         if let Some(model) = models::written(setting, sketch, rows.len(), &mut skipped) {
-            of_model(setting, &model, number, &mut rows, &mut skipped)?;
+            of_model(setting, &opening, (&model, number), &mut rows, &mut skipped)?;
         }
     }
     Ok(verdict(&rows, &skipped))
@@ -148,8 +94,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
 /// Adds the rows of all shapes and splits of one model.
 fn of_model(
     setting: &Setting,
-    model: &Written,
-    number: usize,
+    opening: &Opening,
+    (model, number): (&Written, usize),
     rows: &mut Vec<Row>,
     skipped: &mut Vec<String>,
 ) -> Result<()> {
@@ -169,9 +115,9 @@ fn of_model(
                 _ => model.bytes / 2 + mib(10),
             };
             let rig = setting.rig(&format!("bytes-{}", rows.len()), total);
-            let row = of_split(setting, &rig, model, shape, layers)?;
+            let row = of_split(setting, opening, &rig, (model, shape), layers)?;
             if layers == GpuLayers::Auto {
-                let found = row.n_gpu_layers;
+                let found = row.stages.n_gpu_layers;
                 asked.extend([found / 2, 1].into_iter().filter(|&n| n > 0 && n < found).map(GpuLayers::Exactly));
             }
             rows.push(row);
@@ -180,97 +126,54 @@ fn of_model(
     Ok(())
 }
 
-fn of_split(setting: &Setting, rig: &Rig, model: &Written, shape: &Shape, layers: GpuLayers) -> Result<Row> {
+fn of_split(
+    setting: &Setting,
+    opening: &Opening,
+    rig: &Rig,
+    (model, shape): (&Written, &Shape),
+    layers: GpuLayers,
+) -> Result<Row> {
     let request: Request = setting
         .request()
         .n_ctx(shape.n_ctx)
         .kv_types(shape.kv, shape.kv)
         .flash_attn(if shape.flash { FlashAttention::On } else { FlashAttention::Off })
         .n_gpu_layers(layers);
-    let mut steps = vec![Step::Ubatch, Step::Decode(DECODED)];
+    let mut steps = vec![Step::Ubatch, Step::Generate(DECODED)];
     if model.bytes.saturating_mul(u64::from(shape.n_ctx)) <= MAX_FILL {
-        steps.push(Step::ToTheEnd);
+        steps.push(Step::Fill);
     }
-    let mut job = setting.job(rig, &model.path, request, steps);
+    let rig = rig.open()?;
+    let load = setting.load_on(&rig)?;
     // There must be no fallback, and no computation before the first reading.
-    (job.attempts, job.warm_up) = (1, false);
-    job.on_difference = OnDifference::Fail;
-    let unopened = rig.unopened();
-    let outcome = child::drive(&job, &setting.cache())?;
-    Ok(row(model, shape, &unopened, &outcome))
-}
-
-fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> Row {
-    let mut row = Row {
+    let load = move |builder| load(builder).attempts(1).verify(Verify::Off).on_difference(OnDifference::Fail);
+    let mut stages = setting.measure(&rig, &model.path, request)?.load_with(load).stages(&steps);
+    for gpu in &mut stages.gpus {
+        let card = rig.devices.iter().position(|device| *device == gpu.device);
+        if let Some(&(unopened, opened)) = card.and_then(|card| opening.0.get(card)) {
+            gpu.opened_between(unopened, opened);
+        }
+    }
+    Ok(Row {
         model: model.name.clone(),
         model_bytes: model.bytes,
         n_ctx: shape.n_ctx,
         kv: shape.kv,
         flash_attention: shape.flash,
-        n_gpu_layers: 0,
-        layers: 0,
-        gpus: Vec::new(),
-        host_planned: Footprint::default(),
-        host_allocated: Footprint::default(),
-        end: outcome.end.clone(),
-    };
-    let mut opened: &[Free] = &[];
-    for stage in &outcome.stages {
-        match stage {
-            Stage::Opened { free } => opened = free,
-            Stage::Loaded { report, free, .. } => {
-                let plan = &report.plan;
-                (row.n_gpu_layers, row.layers) = (plan.n_gpu_layers, plan.layers());
-                (row.host_planned, row.host_allocated) = (report.host.planned, report.host.allocated);
-                row.gpus = report
-                    .gpus
-                    .iter()
-                    .map(|gpu| Card {
-                        device: gpu.device.clone(),
-                        planned: gpu.planned,
-                        headroom: gpu.headroom.total(),
-                        allocated: gpu.allocated.unwrap_or_default(),
-                        stages: Vec::new(),
-                    })
-                    .collect();
-                // The readings can be compared only if both lists contain the same cards.
-                if unopened.len() == opened.len() {
-                    read(&mut row, UNOPENED, 0, unopened);
-                }
-                read(&mut row, OPENED, 0, opened);
-                read(&mut row, "loaded", 0, free);
-            }
-            Stage::Done { step, free, depth, .. } => {
-                let name = match step {
-                    Step::Ubatch => "prompt",
-                    Step::Decode(_) => "decoded",
-                    _ => "full",
-                };
-                read(&mut row, name, *depth, free);
-            }
-            Stage::Failed { .. } => {}
-        }
-    }
-    row
-}
-
-/// Stores the readings of the cards. A plan lists the cards in the order of the rig.
-fn read(row: &mut Row, stage: &str, depth: usize, free: &[Free]) {
-    for (card, &free) in row.gpus.iter_mut().zip(free) {
-        card.stages.push(Reading { stage: stage.to_owned(), depth, free });
-    }
+        stages,
+    })
 }
 
 fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
     let wrong: Vec<String> = rows
         .iter()
         .filter_map(|row| {
-            let what = row.wrong()?;
-            Some(format!("{}, {} tokens, {} layers: {what}", row.model, row.n_ctx, row.n_gpu_layers))
+            let what = row.stages.fault()?;
+            Some(format!("{}, {} tokens, {} layers: {what}", row.model, row.n_ctx, row.stages.n_gpu_layers))
         })
         .collect();
-    let loads = rows.iter().filter(|row| row.end == End::Completed).count();
-    let cards = || rows.iter().flat_map(|row| &row.gpus);
+    let loads = rows.iter().filter(|row| row.stages.outcome == Outcome::Completed).count();
+    let cards = || rows.iter().flat_map(|row| &row.stages.gpus);
     let most = cards().filter_map(|card| Some(card.beyond()?.1)).max().unwrap_or(0);
     let first = first(&wrong);
     Verdict {

@@ -1,20 +1,30 @@
 //! Measures tokens per second over `n_gpu_layers`, and compares them with the plan's prediction. The measurement is a
-//! sweep of `autoplace_measure`, with its picture.
+//! sweep of `autoplace_measure`, with its picture. Each placement is loaded in a worker, so a crash of a driver becomes
+//! a point without a speed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use autoplace::machine::mib;
+use autoplace::machine::{Bandwidth, BandwidthSource, Machine, mib};
 use autoplace::plan::Workload;
-use autoplace_measure::{Measurement, Point, picture};
+use autoplace_measure::{Measurement, Point, Steps, picture};
 
-use crate::child::{self, End};
 use crate::measured;
 use crate::models::Written;
 use crate::setting::{Setting, Size, Verdict, first};
-use crate::sweep::{Stage, Sweep};
+
+/// The texts at each placement. They are computed in this order. Each text is repeated or cut so that it has the
+/// prompt's length.
+const TEXTS: [&str; 3] = [
+    "The placement of a model decides how fast it answers, and a layer too many on the host costs most.",
+    "Once upon a time a card had room for all layers but one, and nobody knew why the model was slow.",
+    "What a plan predicts stands beside what was measured, and where they differ the plan has to learn.",
+];
+
+/// Assumed read bandwidth of a host that computes for a simulated card, in bytes per second.
+const SIMULATED: u64 = 20_000_000_000;
 
 /// The work at each point, and the context for this work.
 struct Shape {
@@ -35,32 +45,56 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         Ok(model) => model,
         Err(error) => return Ok(measured::nothing(&error)),
     };
-    let Shape { n_ctx, n_prompt, n_gen } = shape(setting.size);
-    let sweep = Sweep {
-        rig: setting.rig("cliff", model.bytes * 2 + mib(32)),
-        model: model.path.clone(),
-        // The plan is for the middle of the measured generation.
-        request: setting.request().n_ctx(n_ctx).workload(Workload::new(n_prompt, n_gen)),
-        n_prompt,
-        n_gen,
-        is_full: setting.size == Size::Small,
-        threads: setting.threads,
-        seconds: setting.until.map(|until| until.saturating_duration_since(Instant::now()).as_secs_f64()),
-        cases: setting.cases,
+    let cliff = match sweep(setting, &model) {
+        Ok(cliff) => cliff,
+        Err(error) => return Ok(measured::nothing(&error)),
     };
-    let (stages, end) = child::sweep(&sweep, &setting.cache())?;
-    match (stages.into_iter().next(), end) {
-        (Some(Stage::Measured { measurement, tried }), End::Completed) => {
-            let cliff = Cliff { measurement, tried };
-            setting.keep("cliff.csv", cliff.csv().as_bytes())?;
-            let svg = picture::measurement(&cliff.measurement, &[]);
-            let svg = svg.map_err(|error| anyhow!("the sweep cannot be drawn: {error}"))?;
-            setting.keep("cliff.svg", svg.as_bytes())?;
-            Ok(cliff.verdict(&model))
-        }
-        (Some(Stage::Failed { error }), _) => Ok(measured::nothing(&anyhow!(error))),
-        (_, End::Completed) => Ok(measured::nothing(&anyhow!("the process that measures said nothing"))),
-        (_, End::Refused(why) | End::OutOfMemory(why) | End::Failed(why)) => Ok(measured::nothing(&anyhow!(why))),
+    setting.keep("cliff.csv", cliff.csv().as_bytes())?;
+    let svg = picture::measurement(&cliff.measurement, &[]);
+    let svg = svg.map_err(|error| anyhow!("the sweep cannot be drawn: {error}"))?;
+    setting.keep("cliff.svg", svg.as_bytes())?;
+    Ok(cliff.verdict(&model))
+}
+
+/// Measures the placements until the time or the cases are over. Two placements are always measured.
+fn sweep(setting: &Setting, model: &Written) -> Result<Cliff> {
+    let Shape { n_ctx, n_prompt, n_gen } = shape(setting.size);
+    let rig = setting.rig("cliff", model.bytes * 2 + mib(32)).open()?;
+    let mut machine = rig.unmeasured()?;
+    if setting.simulated {
+        as_fast_as_the_host(&mut machine);
+    }
+    // The plan is for the middle of the measured generation.
+    let request = setting.request().n_ctx(n_ctx).workload(Workload::new(n_prompt, n_gen));
+    let load = setting.load_on(&rig)?;
+    let mut tried = BTreeSet::new();
+    let measure = setting.measure(&rig, &model.path, request)?;
+    let measure = measure
+        .protocol(|usual| {
+            let texts = TEXTS.map(str::to_owned);
+            usual.n_prompt(n_prompt).n_gen(n_gen).depths([0]).rounds(1).prompts(texts)
+        })
+        .load_with(|builder| load(builder).machine(machine.clone()))
+        .progress(|progress| {
+            if !tried.contains(progress.name) {
+                let is_late = tried.len() > 1 && setting.until.is_some_and(|until| Instant::now() >= until);
+                if is_late || setting.cases.is_some_and(|cases| tried.len() >= cases) {
+                    return false;
+                }
+                tried.insert(progress.name.to_owned());
+            }
+            true
+        });
+    // Of a large model, most of the measured numbers of layers are near the largest number that fits.
+    let measurement = measure.sweep(if setting.size == Size::Small { Steps::Full } else { Steps::Edge })?;
+    Ok(Cliff { measurement, tried })
+}
+
+/// Gives simulated cards the read speed of the host, because the host computes for them.
+fn as_fast_as_the_host(machine: &mut Machine) {
+    machine.host = machine.host.clone().bandwidth(SIMULATED);
+    for gpu in &mut machine.gpus {
+        gpu.bandwidth = Some(Bandwidth::new(SIMULATED, BandwidthSource::Stated));
     }
 }
 

@@ -1,14 +1,14 @@
 //! Compares the demo model's text on the CPU with its text at every split between CPU and card.
 
 use anyhow::Result;
+use autoplace::llama_sys::Token;
 use autoplace::machine::mib;
 use autoplace::memory::FlashAttention;
 use autoplace::plan::GpuLayers;
+use autoplace::{Model, ModelBuilder};
+use autoplace_measure::{Error, Outcome};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{self, End};
-use crate::job::{Stage, Step};
-use crate::rig::Rig;
 use crate::setting::{Setting, Verdict, first};
 
 const PROMPT: &str = "Once upon a time";
@@ -26,7 +26,8 @@ about as likely, the other one may be chosen, and from there on the text is anot
 pub(crate) struct Row {
     pub(crate) n_gpu_layers: u32,
     pub(crate) flash_attention: bool,
-    pub(crate) end: End,
+    #[serde(rename = "end")]
+    pub(crate) outcome: Outcome,
     /// Number of generated tokens.
     pub(crate) tokens: usize,
     /// The number of tokens before the first difference from the CPU's text; `None` if there is no difference.
@@ -52,8 +53,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
                 n_gpu_layers,
                 flash_attention: flash,
                 tokens: text.tokens.len(),
-                differs_at: first_difference(&of_cpu, &text.tokens).filter(|_| text.end == End::Completed),
-                end: text.end,
+                differs_at: first_difference(&of_cpu, &text.tokens).filter(|_| text.outcome == Outcome::Completed),
+                outcome: text.outcome,
             });
             n_gpu_layers += 1;
         }
@@ -62,9 +63,10 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
 }
 
 struct Text {
-    tokens: Vec<i32>,
+    tokens: Vec<Token>,
+    /// All layers of the model, the output layer included; 0 if it was not loaded.
     layers: u32,
-    end: End,
+    outcome: Outcome,
 }
 
 fn text(setting: &Setting, n_gpu_layers: u32, flash: bool) -> Result<Text> {
@@ -73,19 +75,25 @@ fn text(setting: &Setting, n_gpu_layers: u32, flash: bool) -> Result<Text> {
         .n_ctx(CONTEXT)
         .flash_attn(if flash { FlashAttention::On } else { FlashAttention::Off })
         .n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
-    let step = Step::Greedy { prompt: PROMPT.to_owned(), tokens: TOKENS };
-    let rig: Rig = setting.rig("identical", mib(64));
-    let job = setting.job(&rig, &setting.demo, request, vec![step]);
-    let outcome = child::drive(&job, &setting.cache())?;
-    let mut text = Text { tokens: Vec::new(), layers: 0, end: outcome.end };
-    for stage in outcome.stages {
-        match stage {
-            Stage::Loaded { report, .. } => text.layers = report.plan.layers(),
-            Stage::Done { tokens, .. } => text.tokens = tokens,
-            Stage::Opened { .. } | Stage::Failed { .. } => {}
-        }
+    let rig = setting.rig("identical", mib(64)).open()?;
+    let load = setting.load_on(&rig)?;
+    let mut text = Text { tokens: Vec::new(), layers: 0, outcome: Outcome::Completed };
+    if let Err(error) = text.generate(load(Model::builder(&setting.demo).request(request))) {
+        text.outcome = Outcome::from_error(&error);
     }
     Ok(text)
+}
+
+impl Text {
+    fn generate(&mut self, builder: ModelBuilder) -> Result<(), Error> {
+        let model = builder.load()?;
+        self.layers = model.placement().layers();
+        let request = model.generate(PROMPT).temp(0.0).cache_prompt(false).ignore_eos().max_tokens(TOKENS);
+        for piece in request.stream()?.pieces() {
+            self.tokens.extend(piece?.token);
+        }
+        Ok(())
+    }
 }
 
 /// The length of the common prefix; `None` if the texts are equal.
@@ -98,15 +106,13 @@ fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
     let wrong: Vec<String> = rows
         .iter()
         .filter_map(|row| {
-            let what = match (&row.end, row.differs_at) {
-                (End::Completed, Some(at)) if simulated && !row.flash_attention => {
+            let what = match (row.outcome.reason(), row.differs_at) {
+                (Some(why), _) => why.to_owned(),
+                (None, Some(at)) if simulated && !row.flash_attention => {
                     format!("differs from the CPU's after {at} tokens, with the CPU's own arithmetic")
                 }
-                (End::Completed, _) if row.tokens < TOKENS => {
-                    format!("{} tokens instead of {TOKENS}", row.tokens)
-                }
-                (End::Completed, _) => return None,
-                (End::Refused(why) | End::OutOfMemory(why) | End::Failed(why), _) => why.clone(),
+                (None, _) if row.tokens < TOKENS => format!("{} tokens instead of {TOKENS}", row.tokens),
+                (None, _) => return None,
             };
             let flash = if row.flash_attention { "on" } else { "off" };
             Some(format!("{} layers, flash attention {flash}: {what}", row.n_gpu_layers))
@@ -114,7 +120,7 @@ fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
         .collect();
     let of_splits = || rows.iter().filter(|row| row.n_gpu_layers > 0);
     let splits = of_splits().count();
-    let same = of_splits().filter(|row| row.end == End::Completed && row.differs_at.is_none()).count();
+    let same = of_splits().filter(|row| row.outcome == Outcome::Completed && row.differs_at.is_none()).count();
     let soonest = of_splits().filter_map(|row| row.differs_at).min();
     let soonest =
         soonest.map_or(String::new(), |at| format!("; the first difference after {at} tokens: rounding may differ"));
@@ -135,8 +141,7 @@ fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, TOKENS, first_difference, verdict};
-    use crate::child::End;
+    use super::{Outcome, Row, TOKENS, first_difference, verdict};
 
     #[test]
     fn the_first_difference_is_after_the_common_prefix() {
@@ -147,7 +152,7 @@ mod tests {
     }
 
     fn row(n_gpu_layers: u32, flash_attention: bool, differs_at: Option<usize>) -> Row {
-        Row { n_gpu_layers, flash_attention, end: End::Completed, tokens: TOKENS, differs_at }
+        Row { n_gpu_layers, flash_attention, outcome: Outcome::Completed, tokens: TOKENS, differs_at }
     }
 
     #[test]
@@ -163,7 +168,7 @@ mod tests {
     #[test]
     fn a_split_that_generates_nothing_always_fails() {
         let mut dead = row(1, true, None);
-        dead.end = End::Failed("signal: 6".to_owned());
+        dead.outcome = Outcome::Failed("signal: 6".to_owned());
         let judged = verdict(false, &[row(0, true, None), dead], &[]);
         assert!(!judged.passed && judged.line.contains("signal: 6"));
         assert!(!verdict(false, &[row(0, true, None)], &[]).passed);

@@ -79,7 +79,7 @@ fn missing_rates_are_measured_before_the_choice_if_a_part_stays_on_the_host() {
     });
     assert!([T::IQ4_XS, T::Q4_K, T::Q6_K].iter().all(|&ty| asked.contains(&(ty, false))), "{asked:?}");
     assert_eq!(measured.chosen, Some(1), "{}", measured.reason);
-    assert!(measured.reason.contains("; llama-IQ4_XS.gguf would be smaller and take 1."), "{}", measured.reason);
+    assert!(measured.reason.contains("; llama-IQ4_XS.gguf is smaller, but takes 1."), "{}", measured.reason);
     // A rate that is known is not measured again. If everything is on the card, the rates of the host do not matter.
     let not_again = |_: Machine, types: &[(T, bool)]| -> Machine { panic!("{types:?} are measured") };
     let known = with_rates(host, &asked);

@@ -3238,6 +3238,7 @@ functions! {
     pub fn shim_logits(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_memory_breakdown(
         ctx: *mut llama_context,
+        computes_rows: bool,
         rows: *mut shim_memory_row,
         n_max: i32,
         error: *mut shim_error,
@@ -3246,7 +3247,7 @@ functions! {
     pub fn shim_context_compute_buffers(ctx: *const llama_context, buffers: *mut shim_compute_buffers);
     pub fn shim_context_count_experts(ctx: *mut llama_context, counts: *mut shim_moe_counts);
     pub fn shim_context_rope_only_rotates(ctx: *const llama_context) -> bool;
-    pub fn shim_context_reserve(ctx: *mut llama_context, n_tokens: u32, error: *mut shim_error) -> bool;
+    pub fn shim_context_reserve(ctx: *mut llama_context, n_tokens: u32, rows: bool, error: *mut shim_error) -> bool;
     pub fn shim_context_output_hidden(ctx: *mut llama_context, outputs_only: bool, error: *mut shim_error) -> bool;
     pub fn shim_hidden(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_model_embedding_shape(model: *const llama_model, shape: *mut shim_embedding_shape);

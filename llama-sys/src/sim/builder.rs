@@ -122,7 +122,7 @@ impl SimGpuBuilder {
         // llama.cpp sorts devices of a backend with this name to the front, and treats their names as endpoints
         // (src/llama.cpp, `llama_prepare_model_devices`).
         if self.backend == "RPC" {
-            return Err(Error::parameter("backend", "RPC", "llama.cpp uses this name for devices of other machines"));
+            return Err(Error::parameter("backend", "RPC", "llama.cpp uses this name for rpc-servers"));
         }
         let settings = Settings {
             description: text("name", self.name)?,

@@ -1,7 +1,7 @@
 //! Each sampler changes a few candidates, as the paper about it says. The tests compute the expected values themselves.
 
-use crate::support::{cpu, demo_model, demo_path, refused};
-use llama_sys::{Candidate, Candidates, Error, Model, Sampler, SamplerChain, Token};
+use crate::support::{cpu, cpu_context, demo_model, demo_path, refused};
+use llama_sys::{Batch, Candidate, Candidates, ContextParams, Error, Model, Sampler, SamplerChain, Token};
 
 const PROBABILITIES: [f32; 5] = [0.5, 0.25, 0.15, 0.07, 0.03];
 
@@ -277,6 +277,14 @@ fn nothing_to_choose_from_is_an_error() {
     let mut foreign = Candidates::default();
     foreign.set(&[1.0, 2.0], None);
     assert_eq!(refused(sampler.apply(&mut foreign)), "candidates");
+    // A mask that allows no token, for a token that was computed.
+    let mut context = cpu_context(ContextParams { n_ctx: 64, ..ContextParams::default() });
+    let mut batch = Batch::default();
+    batch.add(300, 0, 0, true);
+    context.decode(&batch).unwrap();
+    let nothing = vec![0; n_tokens.div_ceil(32) as usize];
+    let masked = none.fill_masked(&mut context, -1, &nothing);
+    assert_matches!(masked, Err(Error::NoCandidates { n_tokens: n }) if *n == n_tokens);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn first_word(cell: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{bench, table};
+    use super::{Series, bench, table};
 
     #[test]
     fn a_published_table_is_read() {
@@ -124,5 +124,16 @@ mod tests {
         let lines = [line(33, 0, 900.0), line(33, 128, 40.5), line(10, 128, 5.0)].join("\n");
         assert_eq!(bench(&lines), Some(vec![(10, 5.0), (33, 40.5)]));
         assert_eq!(bench("| a | b |"), None);
+    }
+
+    #[test]
+    fn a_series_is_read_in_each_of_its_forms_and_another_text_is_refused() {
+        let points = |text: &str| Series::read("mine", text).map(|series| series.points);
+        assert_eq!(points("n_gpu_layers,tok/s\n8,3.58\n"), Ok(vec![(8, 3.58)]));
+        assert_eq!(points(r#"[{"n_gpu_layers": 10, "n_gen": 128, "avg_ts": 5.0}]"#), Ok(vec![(10, 5.0)]));
+        for nothing in ["no table", "[]", r#"[{"n_gpu_layers": 10, "n_gen": 0, "avg_ts": 900.0}]"#] {
+            assert!(points(nothing).unwrap_err().contains("nor JSON of llama-bench"), "{nothing}");
+        }
+        assert_eq!(Series::read("mine", "1,2\n").unwrap().name, "mine");
     }
 }

@@ -1,4 +1,5 @@
-//! Measurements with real loads on simulated cards, findings about them, and the readiness check.
+//! Measurements with real loads on simulated cards, findings about them, the readiness check, and the stages of a
+//! placement.
 
 #[macro_use]
 extern crate test_support;
@@ -6,6 +7,7 @@ extern crate test_support;
 mod doctor;
 mod measure;
 mod ready;
+mod stages;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 

@@ -104,7 +104,7 @@ fn results_before_a_stop_are_kept() {
     // Without a GPU there is one placement.
     assert_eq!(part.points.len(), 1);
     assert_eq!(part.points[0].rows[0].samples.len(), 3);
-    assert_eq!(part.notes, ["stopped before all was measured"]);
+    assert_eq!(part.notes, ["stopped before everything was measured"]);
     meets_the_schema(&part);
 }
 

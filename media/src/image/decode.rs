@@ -122,7 +122,7 @@ impl<'a> Input<'a> {
             ImageError::Unsupported(error) => self.unsupported(error),
             ImageError::Limits(_) => self.unsupported("a frame, a row or metadata of more bytes than the limits allow"),
             ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                self.damaged("the file ends before the picture does")
+                self.damaged("the file ends before the image does")
             }
             error => self.damaged(error),
         }

@@ -27,7 +27,7 @@ pub(super) fn decode(input: &Input<'_>) -> Result<(RgbImage, Orientation), Error
     let (width, height) = (side(input, width)?, side(input, height)?);
     input.allow(width, height)?;
     if !has_end(input.bytes) {
-        return Err(input.damaged("the file ends before the picture does"));
+        return Err(input.damaged("the file ends before the image does"));
     }
     let needed = decoder.output_buffer_size().ok_or_else(|| input.damaged("there is no frame header"))?;
     let mut rgb = vec![0; needed];

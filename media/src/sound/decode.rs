@@ -170,7 +170,7 @@ impl Input<'_> {
             return Err(self.damaged("it has no samples"));
         }
         if let Some(said) = said.filter(|said| *said > found) {
-            return Err(self.damaged(format!("its header says {said} samples, and it ends after {found}")));
+            return Err(self.damaged(format!("its header states {said} samples, but the file ends after {found}")));
         }
         if decoder.finalize().verify_ok == Some(false) {
             return Err(self.damaged("the MD5 hash of its samples differs from the one in its header"));

@@ -100,10 +100,10 @@ fn the_hash_is_of_rate_and_samples() {
 fn a_sound_that_ends_early_or_differs_from_its_header_is_damaged() {
     let wav = Wav { rate: 8_000, channels: 1, samples: &[0.1; 4000] }.pcm16();
     let error = Sound::from_bytes(&wav[..5044]).unwrap_err().to_string();
-    assert_eq!(error, "sound: damaged WAV: its header says 4000 samples, and it ends after 2500");
+    assert_eq!(error, "sound: damaged WAV: its header states 4000 samples, but the file ends after 2500");
     let flac = FlatFlac { rate: 16_000, value: 5, samples_per_frame: 192, frames: 2, samples: 576 };
     let error = Sound::from_bytes(&flac.encoded()).unwrap_err().to_string();
-    assert_eq!(error, "sound: damaged FLAC: its header says 576 samples, and it ends after 384");
+    assert_eq!(error, "sound: damaged FLAC: its header states 576 samples, but the file ends after 384");
     let mut file = FlatFlac { samples: 384, ..flac }.encoded();
     // The MD5 hash of the samples, in the header.
     file[26..42].fill(1);

@@ -34,10 +34,10 @@ pub enum Error {
     #[error("OpenAI's API cannot express {what}")]
     Inexpressible { what: &'static str },
     /// A setting is NaN or infinite, for which JSON has no number. Nothing was sent.
-    #[error("`{parameter}` is {value}: a request has finite numbers only")]
+    #[error("`{parameter}` is {value}: a request can contain finite numbers only")]
     NotFinite { parameter: &'static str, value: String },
     /// The arguments of a tool call are not a JSON object.
-    #[error("the call of `{name}` has no object for its arguments: {arguments}")]
+    #[error("the arguments of the call of `{name}` are not a JSON object: {arguments}")]
     Call { name: String, arguments: String },
     /// The answer should be a value of a type, but a limit cut it short.
     #[error("the answer was cut short at its limit of tokens: {text}")]
@@ -46,7 +46,7 @@ pub enum Error {
     #[error("the answer is not of the requested type: {reason}: {text}")]
     NotOfType { text: String, reason: String },
     /// No thread could be started to read the answer.
-    #[error("no thread reads the answer: {reason}")]
+    #[error("the thread that reads the answer cannot start: {reason}")]
     Thread { reason: String },
 }
 

@@ -19,7 +19,7 @@ pub(super) fn items(messages: &[Message]) -> Result<Value, Error> {
             continue;
         }
         if message.name.is_some() {
-            return Err(Error::Inexpressible { what: "a message of a person with a name, in the Responses API" });
+            return Err(Error::Inexpressible { what: "a user's message with a name, in the Responses API" });
         }
         if message.role != Role::ASSISTANT {
             let content = wire::content(message, "input_text", part)?;
@@ -27,7 +27,9 @@ pub(super) fn items(messages: &[Message]) -> Result<Value, Error> {
             continue;
         }
         if !message.media.is_empty() {
-            return Err(Error::Inexpressible { what: "a picture or a sound of the model, in the Responses API" });
+            return Err(Error::Inexpressible {
+                what: "an image or a sound in an answer of the model, in the Responses API",
+            });
         }
         if let Some(thought) = &message.reasoning_content {
             let content = json!([{"type": "reasoning_text", "text": thought}]);

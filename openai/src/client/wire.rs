@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 
-/// The messages of a conversation. A call without an id, such as a local model's call, gets one, and its result gets
-/// the same one.
+/// The messages of a conversation. A call without an id, such as a local model's call, gets a new id, and the call's
+/// result gets the same id.
 pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let messages = messages.iter().map(|message| {
@@ -66,7 +66,7 @@ impl File {
         if let Some(file) = media.to_png() {
             return Ok(Self::Image(format!("data:image/png;base64,{}", BASE64_STANDARD.encode(file))));
         }
-        let file = media.to_wav().ok_or(Error::Inexpressible { what: "a picture or a sound of more than 4 GiB" })?;
+        let file = media.to_wav().ok_or(Error::Inexpressible { what: "an image or a sound of more than 4 GiB" })?;
         Ok(Self::Sound(BASE64_STANDARD.encode(file)))
     }
 

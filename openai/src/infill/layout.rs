@@ -68,8 +68,8 @@ pub(super) struct Layout {
 }
 
 /// Writes the prompt with at most `room` tokens. The prefix gets three quarters of the tokens, and the suffix one
-/// quarter. If one of them needs less, the other may use the rest. What is left after both is used for whole files.
-/// `None` if `prompt` alone does not fit.
+/// quarter. If one of them needs less, the other may use the rest. The room that is left after both is used for whole
+/// files. `None` if `prompt` alone does not fit.
 pub(super) fn layout(vocab: &Vocab, marks: Marks, texts: &Texts<'_>, room: usize) -> Result<Option<Layout>, Error> {
     let tokenize = |before: Option<Token>, text: &str| vocab.tokenize_after(before, text, false, false);
     let bos = vocab.added_tokens().bos;

@@ -16,8 +16,9 @@ use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::llama_sys::Vocab;
 use autoplace::load::Model;
 
-/// Maximum number of other files. The same maximum applies to the fields that a request can select for its answer.
+/// Maximum number of other files.
 const MAX_FILES: usize = 1024;
+/// Maximum number of fields that a request can select for its answer.
 const MAX_FIELDS: usize = 64;
 
 #[derive(Debug, Deserialize)]
@@ -109,7 +110,7 @@ impl InfillRequest {
         let room = room(context as usize, options.max_tokens());
         let failed = |error: autoplace::llama_sys::Error| ApiError::of_generation(&error.into(), "input_prefix");
         let Layout { tokens, is_cut } = layout(vocab, marks, &texts, room).map_err(failed)?.ok_or_else(|| {
-            let message = format!("prompt: its tokens are more than the {room} that the context has for prompts");
+            let message = format!("prompt: it has more than the {room} tokens for which the context has room");
             ApiError::invalid("prompt", message).with_code("context_length_exceeded")
         })?;
         let mut written = Vec::new();

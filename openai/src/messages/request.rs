@@ -188,7 +188,7 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
                 writer.tool(ChatFunction { name, description, parameters, strict }, place, "input_schema");
             } else if named == Some(&*tool.name) {
                 let message =
-                    format!("{place}: tools of type `{kind}` are not supported, and this one is to be called");
+                    format!("{place}: tools of type `{kind}` are not supported, but `tool_choice` names this tool");
                 return Err(ApiError::unsupported(place, message));
             } else {
                 writer.leave_out(format!("{place}: tools of type `{kind}` are not supported"));
@@ -200,7 +200,7 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
         ("auto", _) => (json!("auto"), false),
         ("none", _) => (json!("none"), false),
         ("any", _) if !writer.has_tools() => {
-            let message = "`tool_choice` is `any`, and there is no tool that can be called";
+            let message = "`tool_choice` is `any`, but there is no tool that can be called";
             return Err(ApiError::invalid("tool_choice", message));
         }
         ("any", _) => (json!("required"), true),

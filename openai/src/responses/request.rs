@@ -62,7 +62,8 @@ const REFUSED: [(&str, &str); 14] = [
     ("continue_final_message", ""),
     ("add_generation_prompt", "true"),
 ];
-/// Maximum bytes of the earlier responses and items whose ids are in a request. An HTTP request has the same maximum.
+/// Maximum bytes of the earlier responses and items to which a request refers by id. An HTTP request has the same
+/// maximum.
 const MAX_EARLIER_BYTES: usize = 16 << 20;
 
 /// The request's fields that the response repeats, and how its events are written.
@@ -158,7 +159,7 @@ fn includes(include: &[String], what: &str) -> bool {
     include.iter().any(|included| included == what)
 }
 
-/// The responses and items whose ids are in a request.
+/// Counts the bytes of the stored responses and items to which a request refers by id.
 #[derive(Debug, Default)]
 struct Earlier {
     bytes: usize,
@@ -172,8 +173,8 @@ impl Earlier {
             return Ok(());
         }
         let message = format!(
-            "{place}: earlier responses and items have more than {MAX_EARLIER_BYTES} bytes together, which are the most \
-             of one request"
+            "{place}: earlier responses and items have more than {MAX_EARLIER_BYTES} bytes together, the limit for \
+             one request"
         );
         Err(ApiError::invalid(place, message).with_code("context_length_exceeded"))
     }
@@ -277,9 +278,11 @@ fn fields(body: &Body<'_>, is_kept: bool) -> Result<Map<String, Value>, ApiError
     for (name, label) in LABELS.into_iter().filter_map(|name| Some((name, body.get(name)?))) {
         bytes += label.get().len();
         if bytes > MAX_LABEL_BYTES {
-            let others = if name == LABELS[0] { "" } else { " with those before it" };
-            let message =
-                format!("{name}: {bytes} bytes{others}; {} may have {MAX_LABEL_BYTES} together", LABELS.join(", "));
+            let others = if name == LABELS[0] { "" } else { " with the fields before it" };
+            let message = format!(
+                "{name}: it has {bytes} bytes{others}, but {} may have only {MAX_LABEL_BYTES} together",
+                LABELS.join(", ")
+            );
             return Err(ApiError::invalid(name, message));
         }
     }

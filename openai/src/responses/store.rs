@@ -117,7 +117,7 @@ impl Store {
 /// The message for a response that was requested but is not stored.
 pub(crate) fn not_stored(id: &str) -> String {
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
-    format!("there is no response `{id}`: it was not stored, or has made room for newer ones")
+    format!("there is no response `{id}`: it was not stored, or was removed to make room for newer responses")
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<
     }
     let no_tool = |place: &str, what: String| Err(ApiError::invalid(place, format!("{place}: {what}")));
     let nothing_to_call = || {
-        let what = "a tool must be called, and there is no function that may be called".to_owned();
+        let what = "a tool must be called, but there is no function that may be called".to_owned();
         no_tool("tool_choice", what)
     };
     let function = |name: &str| json!({"type": "function", "function": {"name": name}});
@@ -115,7 +115,7 @@ fn choice(body: &Body<'_>) -> Result<Choice, ApiError> {
             Ok(Choice::Allowed(names, mode(of_all, "tool_choice.mode")?))
         }
         (kind, _) => {
-            let message = format!("tool_choice: tools of type `{kind}` are not supported, and one is to be called");
+            let message = format!("tool_choice: tools of type `{kind}` are not supported, but one must be called");
             Err(ApiError::unsupported(PLACE, message))
         }
     }

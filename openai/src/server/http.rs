@@ -171,7 +171,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 /// Collects a body. Memory is reserved for the bytes that arrive, and not for the length that the client announces.
 async fn collect(body: axum::body::Body) -> Result<(Vec<u8>, SemaphorePermit<'static>), Failed> {
     let full = || {
-        let message = "other requests take all the room for their bodies: ask again later";
+        let message = "the bodies of other requests take all the memory for bodies: ask again later";
         Failed(ApiError::new(503, message).with_code("overloaded"))
     };
     let mut room = BODIES.try_acquire_many(0).map_err(|_| full())?;
@@ -243,7 +243,7 @@ pub(super) async fn read<T: Send + 'static>(
 
 /// A permit to parse this request.
 async fn reader(bytes: &[u8]) -> Result<SemaphorePermit<'static>, Failed> {
-    let closed = |_| failed(StatusCode::INTERNAL_SERVER_ERROR, "no request is read any more");
+    let closed = |_| failed(StatusCode::INTERNAL_SERVER_ERROR, "the server is stopping and reads no more requests");
     #[cfg(feature = "media")]
     if may_have_media(bytes) {
         /// Counts a waiting request as long as this value lives.

@@ -134,7 +134,7 @@ impl<Served> Server<Served> {
     pub fn key(mut self, key: impl Into<String>) -> io::Result<Self> {
         let key = key.into();
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let message = "the key is empty, or has other characters than a header can";
+            let message = "the key is empty, or has characters that a header cannot contain";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         self.access.key = Some(Key(key));

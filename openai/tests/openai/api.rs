@@ -62,6 +62,25 @@ fn said(more: &Value) -> Value {
 }
 
 #[test]
+fn a_stream_that_fails_ends_with_the_error_in_the_form_of_its_api() {
+    let error = ApiError::new(500, "the device is gone");
+    let answer = chat(&said(&json!({"stream": true}))).unwrap();
+    assert_eq!(answer.error_event(&error), error.to_json());
+    assert_eq!(error.to_json()["error"]["message"], "the device is gone");
+    let message = said(&json!({"stream": true})).to_string();
+    let event = api().message(message.as_bytes()).unwrap().error_event(&error);
+    let kind = (&event["type"], &event["error"]["type"], &event["error"]["message"]);
+    assert_eq!(kind, (&json!("error"), &json!("api_error"), &json!("the device is gone")));
+    for (status, code) in [(500, "server_error"), (400, "invalid_prompt")] {
+        let body = json!({"input": "In the beginning", "max_output_tokens": 12, "stream": true}).to_string();
+        let event = api().respond(body.as_bytes()).unwrap().error_event(&ApiError::new(status, "no"));
+        let response = &event["response"];
+        assert_eq!((&event["type"], &response["status"]), (&json!("response.failed"), &json!("failed")), "{event}");
+        assert_eq!((&response["error"]["code"], &response["error"]["message"]), (&json!(code), &json!("no")));
+    }
+}
+
+#[test]
 fn a_stream_says_what_the_whole_answer_says() {
     for n in [1, 3] {
         let asked = said(&json!({"n": n, "cache_prompt": false}));

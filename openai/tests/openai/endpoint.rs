@@ -104,6 +104,18 @@ fn a_required_tool_is_called_and_its_result_is_sent() -> Outcome {
     assert!(reply.tool_calls.is_empty() || !reply.content.is_empty(), "the model is free again: {reply:?}");
     assert_eq!(chat.messages().len(), 4);
     chat.say_as::<Recipe>("A recipe.")?;
+    // The conversation goes back to its beginning, and one of two tools must be called, or this very tool.
+    chat.truncate(0);
+    let free = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let tools = ["weather", "tide", "moon"].map(|name| Tool::new(name, "", free.clone()));
+    let two = ToolChoice::OneOf(vec!["tide".to_owned(), "moon".to_owned()]);
+    for (choice, names) in [(two, &["tide", "moon"][..]), (ToolChoice::Function("moon".to_owned()), &["moon"])] {
+        let mut chat = chat.clone().tools(tools.clone()).tool_choice(choice);
+        let (reply, _) = chat.say("How will it be?")?.finish()?;
+        let [call] = &reply.tool_calls[..] else { panic!("{reply:?}") };
+        assert!(names.contains(&&*call.name), "{call:?}");
+        assert_eq!(chat.messages().len(), 2);
+    }
     Ok(())
 }
 
@@ -145,6 +157,37 @@ fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome 
     assert!(stream.next().is_some());
     drop(stream);
     server.until_idle();
+    // An answer that another thread ends stays in the conversation as far as it came.
+    let mut chat = model.chat()?.with(|generate| generate.max_tokens(60_000).stop("\u{0}"));
+    let mut answer = chat.say("In the beginning")?;
+    assert!(answer.next().is_some() && answer.reply().is_none());
+    let abort = answer.abort_handle();
+    let aborts = thread::spawn(move || abort.abort());
+    while answer.next().is_some() {}
+    aborts.join().unwrap();
+    let reply = answer.reply().cloned().expect("it is over");
+    assert_eq!(reply.finish_reason, Some(FinishReason::Aborted));
+    drop(answer);
+    assert_eq!(chat.messages()[1].content, reply.content);
+    server.until_idle();
+    Ok(())
+}
+
+#[test]
+fn a_text_from_an_endpoint_says_what_it_took() -> Outcome {
+    let server = Server::start(512, ChatTemplate::family("chatml")?);
+    let model = Endpoint::new(server.url("/v1"));
+    let mut stream = model.generate("In the beginning").temp(0.0).max_tokens(9).stream()?;
+    while let Some(piece) = stream.next() {
+        piece?;
+    }
+    let statistics = stream.statistics();
+    let asked = json!({"prompt": "In the beginning", "temperature": 0, "max_tokens": 9});
+    let usage = server.post("/v1/completions", &asked)["usage"].clone();
+    assert_eq!(
+        json!([statistics.prompt_tokens, statistics.generated_tokens]),
+        json!([usage["prompt_tokens"], usage["completion_tokens"]])
+    );
     Ok(())
 }
 
@@ -188,7 +231,7 @@ fn numbers_are_sent_as_decimals_and_nan_is_refused() -> Outcome {
     for (number, value) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let error = model.generate("a").top_p(0.5).temp(number).min_p(f32::NAN).text().unwrap_err();
         assert_eq!(error, Error::NotFinite { parameter: "temperature", value: value.to_owned() });
-        assert_eq!(error.to_string(), format!("`temperature` is {value}: a request has finite numbers only"));
+        assert_eq!(error.to_string(), format!("`temperature` is {value}: a request can contain finite numbers only"));
         let mut chat = model.chat()?.with(|generate| generate.frequency_penalty(number));
         let error = chat.say("a").unwrap_err();
         assert!(matches!(error, Error::NotFinite { parameter: "frequency_penalty", .. }), "{error}");

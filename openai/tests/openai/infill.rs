@@ -76,7 +76,7 @@ fn the_prompt_has_the_parts_in_the_order_of_the_model_s_tokens() {
     let with_files = prompt(&infill(&server, &json!({"input_extra": files})));
     let expected = "<s>word3myproject\nword4b.py\nb=1\nword4tmp\nc=2\nword4filename\nword0defa():\nword1\nendword2";
     assert_eq!(with_files.replace(' ', ""), expected);
-    // If a text contains a control token's name, it is not read as that token.
+    // If a text contains a control token's name, the name is not read as that token.
     let tokens = |prefix: &str| infill(&server, &json!({"input_prefix": prefix}))["tokens_evaluated"].as_u64().unwrap();
     assert_eq!(tokens("</s>"), tokens("") + 4);
 

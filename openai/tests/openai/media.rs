@@ -128,7 +128,7 @@ fn a_file_that_is_not_a_picture_is_an_error_that_names_its_place() {
     for (url, words) in [
         ("https://example.com/a.png", "an image is a data URL"),
         ("data:image/png,abc", "is base64"),
-        ("data:image/png;base64,!!", "no base64"),
+        ("data:image/png;base64,!!", "not valid base64"),
         (&format!("data:image/png;base64,{text}"), "not a PNG"),
         (&format!("data:image/bmp;base64,{}", base64(&bmp(30, 20, 1)[..60])), "damaged BMP"),
     ] {

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader};
 
 use autoplace::chat::ChatTemplate;
+use autoplace_openai::ApiError;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
@@ -260,6 +261,9 @@ fn errors_have_anthropics_form_and_name_the_place() {
     let image = json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}});
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
     let searching = json!({"type": "web_search_20250305", "name": "web_search"});
+    let called = json!({"type": "tool_use", "id": "1", "name": "walk", "input": 3});
+    let answered = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [called]}]);
+    let schema = json!({"type": "json_schema", "schema": {"type": "object"}});
     let mut unique = walk();
     unique["strict"] = true.into();
     unique["input_schema"]["properties"]["days"] = json!({"type": "array", "uniqueItems": true});
@@ -297,6 +301,49 @@ fn errors_have_anthropics_form_and_name_the_place() {
             "output_config.format.schema.properties.p",
         ),
         (json!({"thinking": {"type": "loud"}}), 400, "invalid_request_error", "thinking.type"),
+        (
+            json!({"thinking": {"type": "enabled", "display": "loud"}}),
+            400,
+            "invalid_request_error",
+            "thinking.display is `loud`",
+        ),
+        (user(json!([{"type": "video"}])), 400, "invalid_request_error", "blocks of type `video`"),
+        (
+            user(json!([{"type": "document", "source": {"type": "base64", "data": "YQ=="}}])),
+            400,
+            "invalid_request_error",
+            "documents of type `base64`",
+        ),
+        (
+            json!({"messages": answered}),
+            400,
+            "invalid_request_error",
+            "messages[1].content[0].input: expected an object",
+        ),
+        (
+            json!({"tools": [walk()], "tool_choice": {"type": "tool"}}),
+            400,
+            "invalid_request_error",
+            "`tool_choice.name` is missing",
+        ),
+        (
+            json!({"tools": [walk()], "tool_choice": {"type": "some"}}),
+            400,
+            "invalid_request_error",
+            "tool_choice.type is `some`",
+        ),
+        (
+            json!({"output_config": {"format": {"type": "json_object"}}}),
+            400,
+            "invalid_request_error",
+            "output_config.format: use `json_schema`",
+        ),
+        (
+            json!({"output_config": {"format": schema}, "output_format": schema}),
+            400,
+            "invalid_request_error",
+            "`output_format` is given beside `output_config.format`",
+        ),
     ] {
         let (answered, answer) = post(&server, &more);
         let said = answer["error"]["message"].as_str().unwrap_or_default();
@@ -315,6 +362,27 @@ fn errors_have_anthropics_form_and_name_the_place() {
     let response = ureq::post(server.url(PATH)).send_json(asked(&json!({"tools": [searching]}))).unwrap();
     let left_out = response.headers()["x-autoplace-left-out"].to_str().unwrap();
     assert!(left_out.starts_with("tools[0]: tools of type `web_search_20250305`"), "{left_out}");
+}
+
+/// By these names clients decide whether they ask again.
+#[test]
+fn each_status_has_the_name_that_anthropic_gives_it() {
+    for (ours, theirs, kind) in [
+        (400, 400, "invalid_request_error"),
+        (401, 401, "authentication_error"),
+        (403, 403, "permission_error"),
+        (404, 404, "not_found_error"),
+        (409, 409, "invalid_request_error"),
+        (413, 413, "request_too_large"),
+        (429, 429, "rate_limit_error"),
+        (500, 500, "api_error"),
+        (503, 529, "overloaded_error"),
+        (504, 504, "timeout_error"),
+    ] {
+        let error = ApiError::new(ours, "because");
+        assert_eq!(error.anthropic_status(), theirs);
+        assert_eq!(error.to_anthropic_json()["error"]["type"], kind, "{ours}");
+    }
 }
 
 #[test]

@@ -307,6 +307,9 @@ fn errors_name_the_place_in_the_request() {
         (json!({"text": {"format": {"type": "json_object"}}, "grammar": "root ::= \"a\""}), "grammar"),
         (json!({"temperature": -1}), "temperature"),
         (json!({"store": "no"}), "store"),
+        (user(json!([{"type": "input_video"}])), "input[0].content[0]"),
+        (json!({"input": [{"role": "user", "content": "a"}, {"type": "reasoning", "content": 3}]}), "input[1].content"),
+        (json!({"tools": [walk()], "tool_choice": {"type": "function"}}), "tool_choice.name"),
     ] {
         let (status, answer) = post(&server, &more);
         assert_eq!((status, answer["error"]["param"].as_str()), (400, Some(param)), "{more}: {answer}");

@@ -21,7 +21,7 @@ fn rest_after_stop(timeout: Duration, tokens: u32) -> String {
     answer.read_exact(&mut [0]).unwrap();
     let reader = std::thread::spawn(move || {
         let mut rest = Vec::new();
-        // A closed connection is an error of the reader. What arrived before is kept.
+        // A closed connection is an error of the reader. The text that arrived before is kept.
         let _ = answer.read_to_end(&mut rest);
         String::from_utf8_lossy(&rest).into_owned()
     });

@@ -8,8 +8,8 @@ use autoplace_openai::RerankRequest;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
-use test_support::demo_path;
 use test_support::embedding_models::reranker;
+use test_support::{demo_path, wait};
 
 fn server() -> Server {
     Server::start(512, ChatTemplate::family("chatml").unwrap())
@@ -123,6 +123,23 @@ fn metrics_count_what_was_computed_by_the_names_of_llama_server() {
 }
 
 #[test]
+fn who_asks_for_a_free_slot_is_refused_while_there_is_none() {
+    let server = server();
+    let status = |path: &str| {
+        let request = ureq::get(server.url(path)).config().http_status_as_error(false).build();
+        request.call().unwrap().status().as_u16()
+    };
+    assert_eq!(status("/slots?fail_on_no_slot=1"), 200);
+    // Nobody reads this text, so it runs until it is dropped.
+    let text = server.engine.model().generate("In the beginning").ignore_eos().max_tokens(400);
+    let text = server.engine.submit(text).unwrap();
+    wait("is busy", || status("/slots?fail_on_no_slot=1") == 503);
+    assert_eq!(status("/slots"), 200);
+    drop(text);
+    wait("is free again", || status("/slots?fail_on_no_slot=1") == 200);
+}
+
+#[test]
 fn documents_are_ordered_by_their_scores_in_each_shape() {
     let folder = tempfile::tempdir().unwrap();
     let path = test_support::random_weights::write(&reranker(autoplace::gguf::TensorType::F32), folder.path());
@@ -152,6 +169,8 @@ fn documents_are_ordered_by_their_scores_in_each_shape() {
     let tei = answer(json!({"texts": documents, "return_text": true})).unwrap();
     assert_eq!(indices(&tei), order);
     assert_eq!((&tei[0]["text"], tei[0]["score"].is_number()), (&json!(documents[order[0]]), true));
+    let scores = answer(json!({"texts": documents})).unwrap();
+    assert_eq!((indices(&scores), scores[0].get("text")), (order, None));
     for (more, param) in [
         (json!({}), "documents"),
         (json!({"documents": []}), "documents"),
@@ -165,6 +184,10 @@ fn documents_are_ordered_by_their_scores_in_each_shape() {
     ] {
         assert_eq!(answer(more).unwrap_err().param.as_deref(), Some(param));
     }
+    // By its bytes alone this document could fit, and with the question its tokens do not.
+    let error = answer(json!({"documents": ["a", "sea ".repeat(190)]})).unwrap_err();
+    assert_eq!((error.param.as_deref(), error.code), (Some("documents[1]"), Some("context_length_exceeded")));
+    assert!(error.message.contains("tokens long with its query"), "{}", error.message);
     let server = server();
     for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
         let (status, answer) = post(&server, path, &json!({"query": "a", "documents": ["b"]}));

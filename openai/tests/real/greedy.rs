@@ -5,7 +5,6 @@ use autoplace::chat::Conversation;
 use autoplace::generate::{GenerateRequest, Prompt};
 use serde_json::{Value, json};
 
-use crate::plain::Plain;
 use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 use crate::texts::{PROMPTS, QUESTIONS};
@@ -26,12 +25,12 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     }
     drop(model);
     let server = LlamaServer::start(setting)?;
-    let mut plain = if server.is_none() { Some(Plain::load(&setting.path, N_CTX)?) } else { None };
+    let mut bare = if server.is_none() { Some(setting.bare(N_CTX)?) } else { None };
     let mut differ = Vec::new();
     for (prompt, ours) in prompts.iter().zip(&ours) {
-        let theirs = match (&server, &mut plain) {
+        let theirs = match (&server, &mut bare) {
             (Some(server), _) => by_llama_server(server, prompt)?,
-            (_, Some(plain)) => plain.greedy(prompt, TOKENS)?,
+            (_, Some(bare)) => bare.greedy(prompt, TOKENS)?,
             _ => return Err("there is no peer".into()),
         };
         if *ours != theirs {

@@ -19,7 +19,6 @@ mod conversations;
 mod grammars;
 mod greedy;
 mod perplexity;
-mod plain;
 mod prediction;
 mod report;
 mod rows;

@@ -3,7 +3,6 @@
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::{Candidates, Vocab};
 
-use crate::plain::Plain;
 use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 use crate::tools::output;
@@ -95,15 +94,15 @@ fn by_llama_perplexity(setting: &Setting, chunks: usize) -> Outcome<Option<f64>>
 
 /// The perplexity with libllama's API. Half of each chunk is computed at once, and the rest token by token.
 fn by_libllama(setting: &Setting, chunks: &[Vec<i32>]) -> Outcome<f64> {
-    let mut plain = Plain::load(&setting.path, 2 * CHUNK as u32)?;
+    let mut bare = setting.bare(2 * CHUNK as u32)?;
     let mut losses = Vec::new();
     for chunk in chunks {
-        plain.clear();
+        bare.clear();
         let (before, rest) = chunk.split_at(CHUNK / 2 + 1);
-        let mut logits = plain.decode(before)?;
+        let mut logits = bare.decode(before)?;
         for &token in rest {
             losses.push(loss(&logits, token));
-            logits = plain.decode(&[token])?;
+            logits = bare.decode(&[token])?;
         }
     }
     Ok(perplexity(&losses))

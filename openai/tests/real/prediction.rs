@@ -1,9 +1,9 @@
 //! Compares predicted speeds with those that llama-bench measures. The predictions are those of a second load. The
-//! first load ran at the same time as two busy processes. The predictions are made with all processors, and again in a
-//! control group with the time of half a core (Linux, if the process may make such a group).
+//! first load runs at the same time as two busy processes. The predictions are made with all processors, and again in a
+//! cgroup that gets the time of half a core (Linux, if the process may make such a group).
 //!
-//! Each load runs in its own process, and begins with an empty cache folder, so that nothing is known before the first
-//! load. The ratios are not asserted, because they are meaningful only on a quiet machine.
+//! Each load runs in its own process. Both loads use one cache folder, which is empty at first, so that nothing is
+//! known before the first load. The ratios are not asserted, because they are meaningful only on a quiet machine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,8 +24,8 @@ use crate::setting::Setting;
 const ROLE: &str = "AUTOPLACE_REAL_ROLE";
 
 const PROMPT: u32 = 512;
-/// The depths at which speeds are compared. In the control group there are fewer depths, because it would take minutes
-/// to compute 4,096 tokens before the measured one.
+/// The depths at which speeds are compared. With the time of half a core (in the cgroup), there are fewer depths,
+/// because it would take minutes to compute 4,096 tokens before the measured one.
 const DEPTHS: [u32; 4] = [64, 512, 2048, 4096];
 const DEPTHS_OF_HALF: [u32; 3] = [64, 512, 2048];
 
@@ -56,7 +56,7 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     compare(setting, None, &DEPTHS)
 }
 
-/// Compares predictions in a control group that is limited to the time of half a core.
+/// Compares predictions in a cgroup that is limited to the time of half a core.
 pub(crate) fn half_a_core(setting: &Setting) -> Outcome<Vec<Row>> {
     if setting.tool("llama-bench").is_none() {
         return Ok(Vec::new());

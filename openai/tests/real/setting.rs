@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate};
 use autoplace::gguf::Header;
+use bare_llama::Bare;
 
 use crate::rows::Outcome;
 
@@ -70,5 +71,10 @@ impl Setting {
     /// Loads the model with a context of this size.
     pub(crate) fn load(&self, n_ctx: u32) -> Outcome<Model> {
         Ok(Model::builder(&self.path).n_ctx(n_ctx).n_threads(THREADS).load()?)
+    }
+
+    /// Loads the model with llama.cpp's own functions, on the host. It is for runs without llama.cpp's programs.
+    pub(crate) fn bare(&self, n_ctx: u32) -> Outcome<Bare> {
+        Ok(Bare::load(&self.path, 0, THREADS, |params| params.n_ctx = n_ctx)?)
     }
 }

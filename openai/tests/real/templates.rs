@@ -124,10 +124,10 @@ fn beside_the_record(setting: &Setting, all: &[Vec<Value>], ours: &[Option<Strin
     Ok(Row::compared(what, all.len(), differ.collect()))
 }
 
-/// Compares our renderings with llama-server's. Two kinds of conversations are left out: llama-server continues an
-/// assistant's last message, and it joins a message's parts before the template sees them (common/chat.cpp,
-/// `concat_content_parts`). llama-server also removes the BOS token at the beginning, because its tokenizer adds it
-/// again.
+/// Compares our renderings with llama-server's. Two kinds of conversations are left out: those that end with an
+/// assistant's message, because llama-server continues it, and those with a message in parts, because llama-server
+/// joins the parts before the template sees them (common/chat.cpp, `concat_content_parts`). llama-server also removes
+/// the BOS token at the beginning, because its tokenizer adds it again.
 fn beside_llama_server(server: &LlamaServer, all: &[Vec<Value>], ours: &[Option<String>]) -> Outcome<Row> {
     let without_bos = |text: &str| text.strip_prefix("<bos>").unwrap_or(text).to_owned();
     let (mut differ, mut compared) = (Vec::new(), 0);

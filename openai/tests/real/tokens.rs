@@ -5,10 +5,10 @@ use std::io::Write;
 use autoplace::Model;
 use autoplace::chat::{ChatTemplate, Conversation};
 use autoplace::generate::Prompt;
+use bare_llama::Bare;
 use serde_json::{Value, json};
 
 use crate::conversations::conversations;
-use crate::plain::Plain;
 use crate::rows::{Outcome, Row};
 use crate::setting::Setting;
 use crate::texts::texts;
@@ -23,14 +23,14 @@ const ALONE: usize = 20;
 /// The program or library whose tokens ours are compared with.
 enum Peer {
     Server(LlamaServer),
-    Library(Plain),
+    Library(Bare),
 }
 
 impl Peer {
     fn start(setting: &Setting) -> Outcome<Self> {
         Ok(match LlamaServer::start(setting)? {
             Some(server) => Self::Server(server),
-            None => Self::Library(Plain::load(&setting.path, 512)?),
+            None => Self::Library(setting.bare(512)?),
         })
     }
 
@@ -44,7 +44,7 @@ impl Peer {
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Outcome<Vec<i32>> {
         match self {
             Self::Server(server) => server.tokenize(text, add_special, parse_special),
-            Self::Library(plain) => plain.tokenize(text, add_special, parse_special),
+            Self::Library(bare) => Ok(bare.tokenize(text, add_special, parse_special)),
         }
     }
 }

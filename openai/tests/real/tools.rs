@@ -71,7 +71,7 @@ impl Drop for LlamaServer {
     }
 }
 
-/// What one of llama.cpp's programs prints to stdout and to stderr. `None` if the programs are missing.
+/// The output of one of llama.cpp's programs on stdout and on stderr. `None` if the programs are missing.
 pub(crate) fn output(setting: &Setting, name: &str, arguments: &[&str]) -> Outcome<Option<(String, String)>> {
     let Some(program) = setting.tool(name) else { return Ok(None) };
     let output = Command::new(&program).arg("-m").arg(&setting.path).args(arguments).stdin(Stdio::null()).output();

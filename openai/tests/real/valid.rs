@@ -14,7 +14,7 @@ use crate::setting::{Setting, THREADS};
 /// How many seeds are used for each tool and each schema.
 const SEEDS: usize = 50;
 
-/// How many answers are generated at once. Below it is the context of each.
+/// How many answers are generated at once, and the context of each answer, in tokens.
 const PARALLEL: u32 = 8;
 const N_CTX: u32 = 1024;
 

@@ -29,7 +29,7 @@ pub struct Detector {
     without_nvml: bool,
     backends: Vec<String>,
     build: Option<String>,
-    /// If `None`, the detection reads it from the environment.
+    /// `None` means that the detection reads the variables from the environment.
     cuda_visibility: Option<CudaVisibility>,
     cache: Option<PathBuf>,
 }

@@ -167,7 +167,7 @@ mod tests {
             r#"/gpus/0/pci_id = "x": gpus[0].pci_id: `x` is not a PCI address"#,
             r#"/host/available = 18446744073709551615: host.available is "#,
             r#"/version = "one": version is not a number"#,
-            r#"/version = 2: version is 2, and this program reads up to 1"#,
+            r#"/version = 2: version is 2, but this program reads only versions up to 1"#,
         ] {
             let (pointer, rest) = case.split_once(" = ").unwrap();
             let (value, words) = rest.split_once(": ").unwrap();

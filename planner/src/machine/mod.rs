@@ -246,6 +246,6 @@ pub enum UnusedReason {
     #[error("it is in MIG mode and has no slices")]
     NoSlice,
     /// It is a slice of a card in MIG mode. CUDA gives a process only one slice, and this is not the one.
-    #[error("CUDA gives a process one MIG slice, and takes another one{}", chooses(uuid.as_deref()))]
+    #[error("CUDA gives a process only one MIG slice, and chooses another one{}", chooses(uuid.as_deref()))]
     OtherSlice { uuid: Option<String> },
 }

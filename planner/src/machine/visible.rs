@@ -38,7 +38,8 @@ impl CudaVisibility {
             let begins = |uuid: &Option<String>| uuid.as_ref().is_some_and(|uuid| uuid.starts_with(entry));
             let place = match entry.parse::<usize>() {
                 Ok(_) if !self.pci_order && !are_equal => {
-                    let set = "without CUDA_DEVICE_ORDER=PCI_BUS_ID only CUDA knows which of these different cards";
+                    let set =
+                        "these cards differ, so without CUDA_DEVICE_ORDER=PCI_BUS_ID only CUDA knows which of them";
                     return unknown(&format!("{set} a number means"));
                 }
                 Ok(number) => Some(number),

@@ -49,7 +49,7 @@ struct Arrangement {
 
 impl Planner<'_> {
     /// The best plan over all placements of the companions. Companions get GPUs before the model's layers: an image
-    /// takes a hundred times as long on the host, and a draft as slow as the model is of no use.
+    /// takes a hundred times as long on the host, and a draft model that is as slow as the main model is of no use.
     pub(super) fn beside_companions(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         if let Some((raised, note)) = self.with_rows_at_once() {
             let mut plan = raised.beside_companions(probe)?;

@@ -51,11 +51,11 @@ pub enum Error {
         advice: Option<Box<Advice>>,
     },
     /// The request states two different context lengths.
-    #[error("`context` is {context:?} and `params.n_ctx` is {n_ctx}: which of them is meant?")]
+    #[error("`context` is {context:?} and `params.n_ctx` is {n_ctx}: set only one of them")]
     TwoContexts { context: super::Context, n_ctx: u32 },
     /// The request requires layers on a GPU, but no GPU is usable. `why` names the backends of the build and the cards
     /// that were seen.
-    #[error("{n_gpu_layers} layers on a GPU were asked for, but {why}")]
+    #[error("{n_gpu_layers} layers on a GPU were requested, but {why}")]
     NoGpu { n_gpu_layers: u32, why: String },
     /// The planner has no memory model of this architecture or context, and no probe was given.
     #[error("the memory that {model} needs cannot be computed: {reason}; plan with a probe, which asks llama.cpp")]
@@ -69,7 +69,7 @@ pub enum Error {
     #[serde(skip)]
     Mtp(#[from] profile::MtpError),
     /// The model does not fit together with its companions.
-    #[error("with {companions} beside it: {}", why(source.as_deref()))]
+    #[error("with {companions} beside the model: {}", why(source.as_deref()))]
     Beside { companions: String, source: Option<Box<Error>> },
     /// A companion file cannot be loaded together with the model.
     #[error(transparent)]

@@ -116,8 +116,8 @@ pub(super) struct Chosen<'a> {
     pub(super) split_blocks: u32,
     pub(super) levels: Levels,
     pub(super) confidence: Confidence,
-    /// The reason for the choice, for people. If there is a character, it follows the reason, and the GPUs' spare bytes
-    /// follow the character.
+    /// The reason for the choice, for people. If the reason comes with a character, the GPUs' spare bytes are written
+    /// after it, separated by this character.
     pub(super) why: (String, Option<char>),
     /// Further notes on the choice.
     pub(super) notes: Vec<String>,

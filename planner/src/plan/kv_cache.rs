@@ -41,8 +41,8 @@ pub enum KvCache {
 /// (`GGML_CUDA_FA_ALL_QUANTS`), and measurements of their quality are published.
 const TRIED: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// The minimum share of the time that a smaller type must save, however small its loss in quality is. The reason is
-/// that saved caches of the same text, and the plans of other programs, use the wider type.
+/// The minimum share of the time that a smaller type must save, however small its loss in quality is. Another type has
+/// further disadvantages: saved caches of the same text, and the plans of other programs, use the wider type.
 const MIN_SAVING: f64 = 0.05;
 
 /// How much saved time is worth a rise of perplexity. With Q4_K_M instead of Q8_0, people accept that the perplexity is

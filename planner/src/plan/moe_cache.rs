@@ -105,13 +105,13 @@ impl Planner<'_> {
         if self.profile.hparams.experts.is_none() {
             Some("the model has no experts")
         } else if self.request.embeds() {
-            Some("it serves up to 32 tokens at once, and a context for embeddings computes whole texts")
+            Some("the cache serves up to 32 tokens at once, but a context for embeddings computes whole texts")
         } else if self.machine.gpus.is_empty() {
-            Some("there is no GPU that could hold it")
+            Some("there is no GPU that could hold the cache")
         } else if !on_host() {
             Some("all experts are on GPUs")
         } else if is_whole && !self.is_stated() {
-            Some("layers stay whole, and it holds experts of layers on GPUs alone")
+            Some("layers stay whole, but the cache holds only experts of layers on GPUs")
         } else {
             None
         }
@@ -212,7 +212,7 @@ impl Planner<'_> {
         };
         let Some((mut with, _)) = self.holding_experts(with)? else {
             let mut without = without;
-            let why = "beside it no layer on a GPU would have all of its experts in plain memory of the host";
+            let why = "with the cache, no layer on a GPU would have all of its experts in the host's ordinary memory";
             without.notes.push(format!("no cache of {} for experts, although one was requested: {why}", Bytes(bytes)));
             return Ok(without);
         };
@@ -236,7 +236,8 @@ impl Planner<'_> {
         let on_first = Assignment::by_counts(self.profile.n_layer(), &[self.profile.full_offload()]);
         let cache = Estimate::new(&self.profile, &gpus, params)?.overrides(overrides)?.expert_cache(&on_first);
         if cache.experts > 0 && cache.share == 0.0 {
-            let limit = format!("the experts of one token, and one more, take {} bytes", cache.least);
+            let least = cache.least;
+            let limit = format!("the experts of one token, and one more, take {} ({least} bytes)", Bytes(least));
             return Err(refused(params.moe_cache_size, limit));
         }
         Ok(())
@@ -246,7 +247,9 @@ impl Planner<'_> {
     fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
         let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
         let on = without.room.names();
-        refused(bytes, format!("{on} can use {most} bytes for layers, keys and values, and the cache together"))
+        let limit =
+            format!("{on} can use {} ({most} bytes) for layers, keys and values, and the cache together", Bytes(most));
+        refused(bytes, limit)
     }
 }
 

@@ -119,7 +119,7 @@ impl<'a> Planner<'a> {
                 request.context = Context::Tokens(request.tokens(&self.profile));
                 request.params.n_ctx = 0;
                 let mut found = self.clone().request(request).plan_once(probe)?;
-                let note = "the file is mapped, and no weight is rearranged for the CPU: it fits nowhere otherwise";
+                let note = "the file is mapped, and no weight is rearranged for the CPU, because the model does not fit otherwise";
                 found.notes.push(note.to_owned());
                 Ok(found)
             }

@@ -22,7 +22,7 @@ pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Itera
         let (weights, upload) = (Bytes(weights), Bytes(link.upload));
         let to = &gpu.name;
         Some(format!(
-            "each load carries {weights} to {to} over {upload}/s, about {seconds} s; a crossing takes {trip:.2} ms"
+            "each load sends {weights} to {to} at {upload}/s, in about {seconds} s; each crossing of the link takes {trip:.2} ms"
         ))
     })
 }
@@ -32,7 +32,7 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
     let layers = profile.full_offload();
     match request.gpu_layers {
         GpuLayers::Exactly(asked) | GpuLayers::AtMost(asked) if asked > layers => {
-            Some(format!("{asked} layers were asked for, the model has {layers}"))
+            Some(format!("{asked} layers were requested, but the model has {layers}"))
         }
         _ => None,
     }
@@ -76,7 +76,7 @@ pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&
     }
     let cost = match ty.perplexity_cost() {
         Some(share) => format!("costs about {:.2} % of perplexity, as published (docs/kv-cache.md)", share * 100.0),
-        None => "nobody has published the cost in perplexity".to_owned(),
+        None => "the cost in perplexity has not been published".to_owned(),
     };
     format!("cache in {ty}: {}; {cost}", bought.join(", "))
 }
@@ -97,7 +97,7 @@ pub(super) fn notes(
     }
     let why = match request.asked_context() {
         Ok(Context::Default) => (n_ctx < trained).then_some("the default"),
-        Ok(_) if request.may_grow() => (n_ctx <= trained).then_some("as many as cost no layer"),
+        Ok(_) if request.may_grow() => (n_ctx <= trained).then_some("the most that moves no layer to the host"),
         _ => None,
     };
     notes.extend(why.map(|why| format!("{n_ctx} tokens of context, {why}; the model was trained on {trained}")));
@@ -115,9 +115,7 @@ pub(super) fn notes(
     }
     if params.embeddings.is_some() {
         let texts = params.n_seq_max;
-        notes.push(format!(
-            "for embeddings: texts of up to {n_ctx} tokens, {texts} of them at once where they are shorter"
-        ));
+        notes.push(format!("for embeddings: texts of up to {n_ctx} tokens, or up to {texts} shorter texts at once"));
     }
     let skipped = &profile.weights.skipped;
     if !skipped.is_empty() {
@@ -135,7 +133,7 @@ pub(super) fn notes(
     let adapters = &profile.adapters;
     if !adapters.lora.is_empty() {
         let (names, bytes) = (adapters.lora.join(", "), Bytes(adapters.bytes()));
-        notes.push(format!("with {names} beside the weights that they change: {bytes} of adapters in all"));
+        notes.push(format!("adapters: {names}, with {bytes} beside the weights that they change"));
     }
     if adapters.control_vector {
         let (blocks, direction) = profile.control_vector();
@@ -143,7 +141,10 @@ pub(super) fn notes(
         notes.push(format!("with a control vector beside the layers: {bytes}"));
     }
     if confidence == Confidence::Modelled {
-        notes.push(format!("compute is an estimate for `{}`; as much again is kept free on top", profile.architecture));
+        notes.push(format!(
+            "the compute buffers are an estimate for the architecture `{}`; the same amount is kept free in addition",
+            profile.architecture
+        ));
     }
     notes
 }

@@ -176,7 +176,8 @@ pub enum HostParts {
 }
 
 /// The requirements of a plan. The default asks for the fastest placement that fits, with at least 4096 tokens of
-/// context for each sequence and up to 32,768 if no layer has to leave the GPUs because of them ([`Context::Default`]).
+/// context for each sequence and up to 32,768 if no layer has to leave the GPUs because of the additional tokens
+/// ([`Context::Default`]).
 ///
 /// ```
 /// use autoplace_planner::plan::{Context, Request};

@@ -89,7 +89,7 @@ impl Planner<'_> {
             return Err(Error::Memory(memory::Error::TensorSplit {
                 index: gpus.len(),
                 value: share.to_string(),
-                limit: "there are fewer GPUs than proportions",
+                limit: "the list has more proportions than there are GPUs",
             }));
         }
         Ok(Estimate::new(&self.profile, &gpus, params)?.tensor_split(shares)?)
@@ -159,7 +159,7 @@ impl Planner<'_> {
             (false, true) => "overrides",
             _ => "proportions",
         };
-        let why = (format!("{on}{parts}: the {stated} that were asked for"), (n > 0).then_some(';'));
+        let why = (format!("{on}{parts}: by the requested {stated}"), (n > 0).then_some(';'));
         let params = params.clone();
         let cache = None;
         Chosen {

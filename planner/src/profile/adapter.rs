@@ -83,7 +83,7 @@ impl Lora {
             }
         }
         if pairs.is_empty() {
-            let reason = "holds no tensor that changes a model".to_owned();
+            let reason = "contains no tensor that changes a model".to_owned();
             return Err(AdapterError::Unfit { file, reason });
         }
         Ok(Self { name: header.title().unwrap_or_else(|| file.clone()), architecture, pairs, file })
@@ -106,7 +106,7 @@ impl Lora {
                 let tensor = format!("{}.{suffix}", pair.a.name);
                 let found = factor.shape.map(|n| n.to_string()).join(" x ");
                 let needed = format!("{wide} x {high} x {planes} x {beyond}");
-                let problem = format!("is {found}, and {needed} is needed");
+                let problem = format!("is {found}, but {needed} is needed");
                 return Err(AdapterError::tensor(&self.file, &tensor, problem));
             }
         }
@@ -121,7 +121,7 @@ fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterEr
     let ty = tensor.ty();
     let is_float = matches!(ty, F32 | F16 | BF16);
     if !is_float && (!ty.is_quantized() || matches!(ty, Q8_1 | Q8_K)) {
-        let problem = format!("is {ty}, and an adapter needs floats or a quantised type");
+        let problem = format!("is {ty}, but an adapter needs floats or a quantised type");
         return Err(AdapterError::tensor(file, tensor.name(), problem));
     }
     Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: WeightRole::Other })
@@ -157,7 +157,7 @@ impl ModelProfile {
         let unfit = |reason| AdapterError::Unfit { file: lora.file.clone(), reason };
         if lora.architecture != self.architecture {
             let (found, needed) = (&lora.architecture, &self.architecture);
-            return Err(unfit(format!("is an adapter for `{found}`, and {} is `{needed}`", self.name)));
+            return Err(unfit(format!("is an adapter for `{found}`, but {} is `{needed}`", self.name)));
         }
         let weights = &self.weights;
         let known: HashMap<&str, _> = weights.grouped().map(|(layer, one)| (&*one.name, (one, layer))).collect();
@@ -218,7 +218,7 @@ pub enum AdapterError {
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
     /// The scale is not a finite number.
-    #[error("the scale of {file} is {scale}, and a finite number is needed")]
+    #[error("the scale of {file} is {scale}, but a finite number is needed")]
     Scale { file: String, scale: f32 },
     /// Two adapters have the same name.
     #[error("two adapters are called `{name}`: each needs its own name")]
@@ -228,7 +228,7 @@ pub enum AdapterError {
     NoSuchAdapter { name: String, present: Vec<String> },
     /// A range of layers contains no layer to which a control vector could be added.
     #[error(
-        "control vectors cannot be added to the layers {first} to {last}: layers count from 1, and the first is not after the last"
+        "control vectors cannot be added to the layers {first} to {last}: layers are numbered from 1, and the first must not be after the last"
     )]
     Layers { first: u32, last: u32 },
 }

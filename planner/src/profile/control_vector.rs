@@ -37,14 +37,14 @@ impl ControlVector {
                 return wrong("is not a control vector tensor `direction.N` with N from 1 on".into());
             };
             if layer > last {
-                return wrong(format!("is for layer {layer}, and the last layer of {} is {last}", model.name));
+                return wrong(format!("is for layer {layer}, but the last layer of {} is {last}", model.name));
             }
             if tensor.ty() != TensorType::F32 {
-                return wrong(format!("is {}, and F32 is needed", tensor.ty()));
+                return wrong(format!("is {}, but F32 is needed", tensor.ty()));
             }
             if tensor.shape() != [width, 1, 1, 1] {
                 let found = tensor.shape().map(|n| n.to_string()).join(" x ");
-                return wrong(format!("is {found}, and {width} x 1 x 1 x 1 is needed"));
+                return wrong(format!("is {found}, but {width} x 1 x 1 x 1 is needed"));
             }
             directions.push((layer, tensor.offset()));
         }

@@ -16,7 +16,7 @@ pub enum Error {
     /// separate files.
     #[error(
         "{file}: {count} tensors of a projector are in the model's file, such as `{first}`, as Ollama's own files have \
-         them: llama.cpp takes a model and its projector (mmproj) from two files; `autoplace extract` writes the model alone"
+         them: llama.cpp loads a model and its projector (mmproj) from two files; `autoplace extract` writes a file with the model alone"
     )]
     Projector { file: String, count: usize, first: String },
     /// A key has a value that llama.cpp does not accept. Most such values abort the process.
@@ -114,7 +114,7 @@ impl Hyperparameters {
         let n_ctx_train = keys.required("context_length")?;
         let n_embd =
             keys.required(if architecture == "wavtokenizer-dec" { "features_length" } else { "embedding_length" })?;
-        keys.check(n_embd > 0, "embedding_length", &n_embd, &"a model has a width")?;
+        keys.check(n_embd > 0, "embedding_length", &n_embd, &"a model must have a width above 0")?;
         keys.rope_scaling()?;
         keys.classifier()?;
         if architecture == "k2-horizon" {

@@ -159,7 +159,7 @@ impl ModelProfile {
         }
         // For this architecture, the estimated buffers were 25 times too small.
         if self.architecture == "gemma3n" {
-            let does = "computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)";
+            let does = "computes several streams at once, and we have no model of their buffers (models/gemma3n.cpp)";
             return Some(format!("`gemma3n` {does}"));
         }
         if self.transforms_inputs {
@@ -172,7 +172,7 @@ impl ModelProfile {
         let unplaced = &self.weights.unplaced;
         let Weight { name, .. } = unplaced.first()?;
         let (count, bytes) = (unplaced.len(), Weight::sum(unplaced));
-        Some(format!("the file holds {count} tensors ({bytes} bytes) of no known place, such as `{name}`"))
+        Some(format!("the file contains {count} tensors ({bytes} bytes) whose place is not known, such as `{name}`"))
     }
 }
 

@@ -16,7 +16,7 @@ pub enum MtpError {
     #[error("{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}")]
     Architecture { model: String, architecture: String, reason: &'static str },
     /// The model has several prediction blocks, one for each further token; only a single block is supported.
-    #[error("{model} has {heads} blocks that predict further tokens, and only one can be used")]
+    #[error("{model} has {heads} blocks that predict further tokens, but only one can be used")]
     Several { model: String, heads: u32 },
     /// A part of the model's memory is recurrent. llama.cpp can roll back the states of several sequences only if all
     /// of them are computed together.

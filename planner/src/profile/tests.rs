@@ -52,7 +52,7 @@ fn names_from_a_file_contain_no_control_characters() {
     assert_eq!(profile(&named).name, "Tiny  [2J 2J");
     let header = Builder::new("llama\u{1b}[2J").header().unwrap();
     let error = ModelProfile::from_header(&header).unwrap_err().to_string();
-    assert!(error.contains("'general.architecture' holds a control character"), "{error:?}");
+    assert!(error.contains("'general.architecture' contains a control character"), "{error:?}");
     assert!(!error.contains(char::is_control), "{error:?}");
 }
 
@@ -96,7 +96,7 @@ fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
 
 #[test]
 fn reasons_for_an_unknown_model_are_named() {
-    // A window's cache is as long as a batch. The context limits the batch only with causal attention.
+    // The length of a window's cache depends on the batch, which the context limits only with causal attention.
     let acausal = |architecture: &str| model(architecture, "").bool(&format!("{architecture}.attention.causal"), false);
     assert_eq!(profile(&acausal("llama")).unmodelled(), None);
     let shared = "attention.shared_kv_layers=1 block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
@@ -112,7 +112,7 @@ fn reasons_for_an_unknown_model_are_named() {
         (model("deepseek2", "attention.key_length_mla=192"), "the width of only one of compressed keys and values"),
         (model("qwen35", &format!("{mixer} full_attention_interval=0")), "with an interval of no blocks"),
         (model("qwen35", &mixer.replace("=16", "=4294967295")), "with a state of no size"),
-        (elsewhere, "2 tensors (32768 bytes) of no known place, such as `patch_embd.weight`"),
+        (elsewhere, "2 tensors (32768 bytes) whose place is not known, such as `patch_embd.weight`"),
     ] {
         let reason = profile(&model).unmodelled().unwrap();
         assert!(reason.contains(why), "{reason}");

@@ -67,7 +67,7 @@ fn every_tensor_is_checked_against_its_weight_and_its_other_half() {
         (pair("llama", "blk.2.attn_k.weight", 32, F32), "`blk.2.attn_k.weight`, which"),
         (
             pair("llama", "blk.1.attn_k.weight", 64, F32),
-            "<builder>: the tensor `blk.1.attn_k.weight.lora_b` is 4 x 64 x 1 x 1, and 4 x 32 x 1 x 1 is needed",
+            "<builder>: the tensor `blk.1.attn_k.weight.lora_b` is 4 x 64 x 1 x 1, but 4 x 32 x 1 x 1 is needed",
         ),
         (half("lora_a", &[64, 4]), "has no `blk.1.attn_k.weight.lora_b`"),
         (half("lora_b", &[4, 32]), "has no `blk.1.attn_k.weight.lora_a`"),

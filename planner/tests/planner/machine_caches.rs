@@ -1,5 +1,5 @@
-//! A machine's measurements (rates of its devices, headroom of its GPUs) in files. They are found again only on the
-//! same machine, with the same driver and build.
+//! A machine's measurements in files. The rates of devices and the headroom of GPUs are found again only on the same
+//! machine, with the same driver and build.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -74,7 +74,7 @@ fn a_limit_that_is_not_a_number_is_noted_and_ignored() {
         let fake = within("/job", &[("job/cpu.max", text)]);
         let (host, notes) = Host::detect_under(&fake.path("/"));
         assert_eq!(host.cpu_limit, None, "{text}");
-        let note = format!("/sys/fs/cgroup/job/cpu.max: holds {text:?}, which is not a known limit: ignored");
+        let note = format!("/sys/fs/cgroup/job/cpu.max: contains {text:?}, which is not a known limit: ignored");
         assert_eq!(notes.iter().map(ToString::to_string).collect::<Vec<_>>(), [note]);
     }
 }

@@ -80,7 +80,7 @@ fn a_card_without_a_reported_link_has_none_nor_has_an_integrated_gpu() {
 
 #[test]
 fn a_card_whose_driver_does_not_answer_is_distinguished_from_no_card() {
-    // A container that was started without its GPUs sees such a card.
+    // In a container that was started without its GPUs, a card is on the bus, but its driver does not answer.
     let fake = on_the_bus(Fake::new(), "0000:03:00.0", "class=0x030200 vendor=0x10de device=0x2330");
     // The card's audio device, a GPU of another maker and a processor's integrated graphics do not count as unused
     // GPUs.

@@ -1,5 +1,5 @@
 //! The facts from NVIDIA's driver, with every kind of answer, in a single query and in repeated queries. The tests need
-//! no card: the driver library is a script (`support/nvml/nvml.c`) that is opened by its path.
+//! no card: the driver library is a script (`nvml/nvml.c`) that is opened by its path.
 
 #[cfg(unix)]
 use std::fs;

@@ -25,9 +25,8 @@ fn footprints(profile: &ModelProfile, params: &ContextParams, n_gpu_layers: u32)
 /// floats; k of 64 x 32 floats; gate and up of 64 x 128 floats; and, in Q8_0 (34 bytes per 32 elements), v of 64 x 32
 /// and down of 128 x 64.
 const TINY_BLOCK_HOST: u64 = 2 * 256 + 2 * 16384 + 8192 + 2 * 32768 + 32 * 68 + 64 * 136;
-/// CUDA pads the rows of v and down to 512 elements. For v, the further 448 elements take 476 bytes; for down, the
-/// further 384 elements take
-/// 408. Then CUDA aligns each tensor to 128 bytes.
+/// CUDA pads the rows of v and down to 512 elements. The further 448 elements of v take 476 bytes, and the further 384
+/// elements of down take 408 bytes. Then CUDA aligns each tensor to 128 bytes.
 const TINY_BLOCK_CUDA: u64 = TINY_BLOCK_HOST - (2176 + 8704) + 2688 + 9216;
 /// 100 rows of 64 floats.
 const TINY_EMBEDDING: u64 = 25600;
@@ -88,9 +87,8 @@ fn a_quantised_cache_keeps_separate_rotation_matrices_for_keys_and_values() {
     // bytes.
     let elements = 8 * 128 * 512;
     let (f16, q8_0, q4_0) = (2 * elements, elements / 32 * 34, elements / 32 * 18);
-    // The matrices contain floats. 128 is the largest power of two that divides the heads; for values the width is
-    // always
-    // 64.
+    // The matrices contain floats. 128 is the largest power of two that divides the heads; for values, the width is
+    // always 64.
     let (of_keys, of_values) = (4 * 128 * 128, 4 * 64 * 64);
     let profile = LLAMA_8B.profile();
     for (type_k, type_v, block) in [
@@ -189,7 +187,7 @@ fn two_gpus_share_layers_by_free_memory_with_the_rules_of_each_backend() {
     let cuda = TINY_BLOCK_CUDA + 128;
     let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(weights(3), (cuda, metal, TINY_EMBEDDING));
-    // If only the host has a block, `rope_freqs` is also on the host.
+    // With two layers on the cards, the host has a block, and therefore also `rope_freqs`.
     let output = TINY_EMBEDDING + TINY_NORM;
     let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
     assert_eq!(weights(2), (cuda, output, host));
@@ -216,7 +214,7 @@ fn the_alignment_of_vulkan_is_that_of_the_device_if_known() {
     let (exact, bound) = of(&vulkan);
     let (known, aligned) = of(&vulkan.alignment(32));
     assert!(!exact && known);
-    // All tensors are multiples of 256 bytes, except `rope_freqs` with its 8 floats (32 bytes).
+    // The bytes of every tensor are a multiple of 32, so this alignment adds nothing.
     let plain = 2 * TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(aligned, plain);
     assert!(bound > aligned && bound < aligned + 20 * 256);

@@ -151,6 +151,49 @@ fn no_placement_by_hand_is_faster_than_the_searched_one_with_a_cache() {
     }
 }
 
+/// The least locality with which generation is 1.5 times as fast as without a cache; "none" if no locality is enough.
+fn least_locality(gain: impl Fn(f64) -> f64) -> String {
+    const GOAL: f64 = 1.5;
+    let (mut short, mut enough) = (0.0, 1e6);
+    if gain(enough) < GOAL {
+        return "none".to_owned();
+    }
+    for _ in 0..24 {
+        // The middle of the range by factors, because localities differ by factors.
+        let middle = f64::sqrt((short + 1.0) * (enough + 1.0)) - 1.0;
+        match gain(middle) >= GOAL {
+            true => enough = middle,
+            false => short = middle,
+        }
+    }
+    format!("{enough:.0}")
+}
+
+/// Prints the median gain of the sixteen cells for hosts with other memory. Run it as the test above.
+#[test]
+#[ignore = "minutes: for docs/fit.md"]
+fn medians_of_the_cells_of_fit_by_the_memory_of_the_host() {
+    for (memory, bandwidth) in [("DDR4-3200", 51.2e9), ("60 GB/s", 60e9), ("DDR5-5600", 89.6e9)] {
+        let mut gains = Vec::new();
+        for title in [A3B, A5B] {
+            let profile = profile(title);
+            for n_ctx in [4096, 32_768] {
+                for (_, card) in CARDS {
+                    let mut machine = machine([behind(card, 4, 16)]);
+                    machine.host = machine.host.bandwidth(bandwidth as u64);
+                    let speed = |cache| {
+                        let plan = planned(&profile, &machine, Request::new().n_ctx(n_ctx).moe_cache(cache)).unwrap();
+                        plan.speed.as_ref().unwrap().tokens_per_second
+                    };
+                    gains.push(speed(MoeCache::Auto) / speed(MoeCache::Off));
+                }
+            }
+        }
+        gains.sort_by(f64::total_cmp);
+        println!("{memory}: median {:.2} of {gains:.2?}", (gains[7] + gains[8]) / 2.0);
+    }
+}
+
 /// Prints the table of bounds over all placements. Run `cargo test --release -p autoplace-planner --test planner
 /// bounds_of -- --ignored --nocapture`.
 #[test]
@@ -171,11 +214,11 @@ fn bounds_of_the_cells_of_fit() {
                     let plan = planner.expert_hits(ExpertHits::new(locality)).plan().unwrap();
                     plan.speed.as_ref().unwrap().tokens_per_second
                 };
-                let at: Vec<String> = [20.0, 30.0, 1e9]
-                    .iter()
-                    .map(|locality| format!("{:.2}", at(*locality) / off.speed.as_ref().unwrap().tokens_per_second))
-                    .collect();
-                println!("by locality {}", at.join(" "));
+                let without = off.speed.as_ref().unwrap().tokens_per_second;
+                let gain = |locality: f64| at(locality) / without;
+                let gains: Vec<String> =
+                    [20.0, 30.0, 1e9].iter().map(|locality| format!("{:.2}", gain(*locality))).collect();
+                println!("by locality {}, {} for 1.5 times", gains.join(" "), least_locality(gain));
                 let ((prompt, then), (_, now)) = (of_plan(&off), of_plan(&auto));
                 let same: Vec<Times> = all.iter().copied().filter(|times| times.by_hand.n_ubatch >= 512).collect();
                 let workload = best(&same, prompt, |times| times.workload);

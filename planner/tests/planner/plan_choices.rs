@@ -47,7 +47,7 @@ fn a_stated_number_of_layers_is_kept_or_an_error() {
     for many in [exactly(99), Request::new().n_gpu_layers(99)] {
         let plan = plan(&profile, &large, &many).unwrap();
         assert_eq!(plan.n_gpu_layers, 33);
-        assert!(plan.notes.iter().any(|note| note.contains("99 layers were asked for")), "{plan}");
+        assert!(plan.notes.iter().any(|note| note.contains("99 layers were requested")), "{plan}");
     }
     // A plain number of layers is an upper bound.
     for (machine, n, expected) in [(&small, 7, 0..8), (&small, 33, 8..34), (&large, 7, 1..8)] {
@@ -68,8 +68,8 @@ fn the_context_has_32768_tokens_unless_another_is_requested() {
     for context in [Context::Default, Context::AtLeast(511), Context::Auto] {
         assert_eq!(of(Request::new().context(context)).unwrap().context.n_ctx, 2049, "{context:?}");
     }
-    // Each sequence has 4096 tokens, whether or not the sequences share a cache. A stated number is for all of them
-    // together.
+    // Each sequence has at least 4096 tokens, whether or not the sequences share a cache. A stated number is for all of
+    // them together.
     for (sequences, n_ctx) in [(2, 32_768), (8, 32_768), (9, 36_864), (16, 65_536)] {
         for unified in [false, true] {
             let request = Request::new().n_seq_max(sequences).kv_unified(unified);

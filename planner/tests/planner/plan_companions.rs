@@ -138,7 +138,7 @@ fn the_error_says_that_model_and_draft_do_not_fit_together() {
     assert!(crate::plan(&LLAMA_8B.profile(), &machine, &Request::new()).is_ok());
     let error = plan(&machine, Request::new()).unwrap_err();
     assert!(matches!(error, Error::Beside { .. }), "{error}");
-    assert!(error.to_string().contains("beside it"), "{error}");
+    assert!(error.to_string().contains("beside the model"), "{error}");
     // The advice is in the inner error. First there is none, and then `advised` adds it.
     assert!(error.advice().is_none());
     let planner = Planner::new(&LLAMA_8B_PROFILE, &machine).beside(draft());

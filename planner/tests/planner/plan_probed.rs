@@ -52,6 +52,30 @@ impl Probe for Scaled<'_> {
     }
 }
 
+/// A probe that does not count the buffer of a context's outputs, as llama.cpp's breakdown does not.
+struct WithoutOutputs<'a>(Scaled<'a>);
+
+impl Probe for WithoutOutputs<'_> {
+    fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
+        let mut footprints = self.0.footprints(gpus, params, split)?;
+        footprints.host.compute -= footprints.output;
+        footprints.output = 0;
+        Ok(footprints)
+    }
+}
+
+#[test]
+fn a_plan_has_the_buffer_of_outputs_also_if_the_probe_does_not_count_it() {
+    let profile = LLAMA_8B.profile();
+    let machine = machine(gib(64), &[gib(8)]);
+    let planned = |probe: &dyn Probe| Planner::new(&profile, &machine).plan_probed(probe).unwrap();
+    let counted = planned(&scaled(&profile, 100));
+    let added = planned(&WithoutOutputs(scaled(&profile, 100)));
+    assert_eq!(added.n_gpu_layers, counted.n_gpu_layers);
+    let footprints = |plan: &Plan| plan.placements.iter().map(|placement| placement.footprint).collect::<Vec<_>>();
+    assert_eq!(footprints(&added), footprints(&counted));
+}
+
 proptest! {
     /// The probe differs from the estimate by a share of the estimate, up or down.
     #[test]
@@ -73,7 +97,8 @@ proptest! {
             prop_assert_eq!(plan.confidence, Confidence::Probed);
             prop_assert!(asked.contains(&plan.n_gpu_layers));
             let above = plan.n_gpu_layers + 1;
-            // If every answer differs by a third, the search may use up its probes before it has the answer.
+            // If every answer differs from the estimate by a third, the search may use up its probes before it finds
+            // the best plan.
             let is_known = asked.contains(&above) || asked.len() >= 6;
             prop_assert!(plan.full_offload || is_known || plan.n_gpu_layers == 0);
             prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));

@@ -150,8 +150,8 @@ fn real_use_corrects_the_rates_until_the_observed_time_is_predicted() {
     let profile = LLAMA_8B.profile();
     let quiet = RateConditions::default();
     let workload = Workload::new(512, 0);
-    // The prediction is three times too fast, or a third too slow. In a deep context, attention is the larger part of
-    // the time.
+    // Real use is three times as fast as predicted, or three quarters as fast. In a deep context, attention is the
+    // larger part of the time.
     for factor in [3.0, 0.75] {
         for depth in [100, 60_000] {
             let mut host = measured_host(20_000_000_000, 60_000_000_000, &quiet);

@@ -23,7 +23,7 @@ fn stated_overrides_are_kept_and_free_the_moved_bytes_on_the_gpu() {
     assert_eq!(stated.overrides, [experts_on_the_host()]);
     assert_eq!((stated.n_gpu_layers, stated.split_blocks), (stated.layers(), stated.model.blocks));
     assert!(!stated.full_offload);
-    assert!(stated.notes[0].contains("the overrides that were asked for"), "{stated}");
+    assert!(stated.notes[0].contains("by the requested overrides"), "{stated}");
     let experts: u64 = profile
         .weights
         .blocks

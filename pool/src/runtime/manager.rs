@@ -48,6 +48,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             Task::Look => {
                 looked = shared.now();
                 look(shared);
+                shared.lock().memory_checks += 1;
             }
             Task::Close => break,
         }
@@ -74,6 +75,7 @@ fn give(due: Vec<Due>) {
 /// Gives handles of the models that are ready, and waits for the next task.
 fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
     let mut state = shared.lock();
+    state.is_working = false;
     loop {
         let now = shared.now();
         if state.is_closed {
@@ -87,9 +89,11 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
             continue;
         }
         if let Some(task) = task(&state, now) {
+            state.is_working = true;
             return task;
         }
         if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating(now) {
+            state.is_working = true;
             return Task::Anticipate;
         }
         let look = shared.settings.look;
@@ -315,7 +319,14 @@ fn anticipate(shared: &Arc<Shared>) {
         shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
     });
     let Some(plan) = plan else { return };
-    decided(shared, &plan);
+    if !plan.steps.is_empty() {
+        decided(shared, &plan);
+    }
+    if let Some(wager) = plan.wager.clone() {
+        // A request may come before the load is over.
+        let now = shared.now();
+        shared.change(|state| state.wagers.record(wager, now));
+    }
     // A text that has begun meanwhile is not waited for: the next one that ends brings the pool here again.
     if let Err(stopped) = shared.carry_out(&plan, &machine, Duration::ZERO) {
         tracing::debug!("nothing is loaded for the next request: {stopped:?}");

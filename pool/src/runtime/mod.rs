@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 
 pub use builder::PoolBuilder;
 pub use handle::ModelHandle;
-pub use status::{ModelStatus, Residence};
+pub use status::{Activity, ModelStatus, Residence};
 pub use wanted::ModelRequest;
 
 use crate::error::Error;
@@ -105,6 +105,11 @@ impl Pool {
     /// The models with their state, in the order of their specifications.
     pub fn status(&self) -> Vec<ModelStatus> {
         self.inner.shared.status()
+    }
+
+    /// Whether the pool has something left to do for past requests, and how often it has read the memory.
+    pub fn activity(&self) -> Activity {
+        self.inner.shared.activity()
     }
 
     /// The last decision of the pool, if there was one.

@@ -113,6 +113,7 @@ impl State {
         pool.limits = self.limits;
         pool.reloads.clone_from(&self.reloads);
         pool.succession.clone_from(&self.succession);
+        pool.wagers.clone_from(&self.wagers);
         let mut ids = Vec::new();
         for entry in &self.entries {
             if entry.is_removed && entry.loaded.is_none() {

@@ -57,7 +57,24 @@ pub enum Residence {
     Moving,
 }
 
+/// What the pool's thread does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Activity {
+    /// Whether the pool has done all that follows from past requests and past texts: no request waits, and what should
+    /// be loaded before the next one is loaded. Later it still reads the memory and unloads idle models.
+    pub is_settled: bool,
+    /// How often it has read the machine's memory, and has moved or unloaded models for that.
+    pub memory_checks: u64,
+}
+
 impl Shared {
+    pub(super) fn activity(&self) -> Activity {
+        let state = self.lock();
+        let is_settled = state.waiters.is_empty() && !state.may_anticipate && !state.is_working;
+        Activity { is_settled, memory_checks: state.memory_checks }
+    }
+
     pub(super) fn status(&self) -> Vec<ModelStatus> {
         let state = self.lock();
         let waiting = |entry: &Entry| state.waiters.iter().filter(|waiter| waiter.id == entry.id).count();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use autoplace::memory::{KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, KvCache, MoeCache, Request};
 use autoplace::store::StoreOptions;
-use autoplace_pool::{Limits, PoolFile};
+use autoplace_pool::{Limits, ModelSpec, PoolFile};
 
 #[test]
 fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
@@ -64,6 +64,13 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         (embedder.request.params.embeddings, embedder.idle),
         (Some(Pooling::Mean), Some(Duration::from_secs(90)))
     );
+    // A program that makes the same models gives them the same names.
+    let made = ModelSpec::new("coder", "/etc/autoplace/models/coder.gguf").request(coder.request.clone());
+    let made = made.draft("/etc/autoplace/draft.gguf").mmproj("/etc/autoplace/mmproj-f16.gguf");
+    let made = made.lora("/etc/autoplace/style.gguf").template("chatml").prompt_store(StoreOptions::new(2 << 30));
+    let made = made.alias("gpt-4o").alias("code").keep(true).idle(Duration::from_secs(1800)).priority(2.5);
+    assert_eq!(&made.beside("embedder"), coder);
+    assert_eq!(Limits::default().reloads_per_minute(3).ram(12 << 30).anticipate(false), pool.limits);
     assert_eq!(PoolFile::parse("", "pool.toml").unwrap(), PoolFile::default());
 }
 
@@ -79,10 +86,10 @@ fn a_projector_is_a_file_or_a_name_or_none_and_one_is_looked_for_where_nothing_i
     assert_eq!(of("mmproj = \"b.gguf\""), (Some("/etc/b.gguf".to_owned()), true));
     assert_eq!(of("mmproj = \"hf:owner/name:F16\""), (Some("hf:owner/name:F16".to_owned()), true));
     for (line, words) in [
-        ("mmproj = true", "true names no projector"),
+        ("mmproj = true", "`true` names no projector"),
         ("mmproj = \"\"", "it is empty"),
         ("mmproj = 3", "a projector is a file, `hf:OWNER/NAME`, or false for none"),
-        ("mmproj = \"b.gguf\"\nembed = \"mean\"", "a model for vectors takes no projector"),
+        ("mmproj = \"b.gguf\"\nembed = \"mean\"", "a model for embeddings takes no projector"),
     ] {
         let error = read(line).unwrap_err().to_string();
         assert!(error.starts_with("/etc/pool.toml, line 3, `mmproj`: ") && error.contains(words), "{error}");

@@ -16,9 +16,6 @@ const LOAD: Duration = Duration::from_millis(400);
 /// The pause between two requests, in which a load fits.
 const PAUSE: Duration = Duration::from_millis(1000);
 
-/// Long enough for a load that was decided.
-const LONG: Duration = Duration::from_millis(1500);
-
 /// A pool of two models on a card with room for one, each of which was wanted after the other several times.
 fn alternating(card: &Card) -> Result<Pool, Failed> {
     let pool = builder(&[card]).machine(machine_without_room(card)).configure(|_, builder| {
@@ -63,7 +60,7 @@ pub(crate) fn what_follows() -> Result<(), Failed> {
         until(|| state(&pool, next) == Residence::Loaded);
         assert_eq!(state(&pool, last), Residence::Unloaded);
         let plan = pool.last_plan().expect("a decision");
-        let reason = format!("{next} is expected to be wanted soon after {last}");
+        let reason = format!("{next} is expected to be requested soon after {last}");
         assert!(plan.wanted.is_none() && plan.reasons.contains(&reason), "{plan}");
         answered(&pool, next)?;
     }
@@ -77,7 +74,7 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     // While somebody uses `b`, `a` does not take its place, also if other uses of `b` end.
     let held = pool.get("b").wait()?;
     drop(held.clone());
-    thread::sleep(LONG);
+    until(|| pool.activity().is_settled);
     assert_eq!((state(&pool, "a"), state(&pool, "b")), (Residence::Unloaded, Residence::Loaded));
     assert_eq!(text(&held)?, TEXT.as_str());
     drop(held);
@@ -92,7 +89,7 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     pool.unload("a")?;
     until(|| state(&pool, "a") == Residence::Unloaded);
     answered(&pool, "b")?;
-    thread::sleep(LONG);
+    until(|| pool.activity().is_settled);
     assert_eq!(state(&pool, "a"), Residence::Unloaded);
     answered(&pool, "a")?;
     assert!(card.peak() <= card.total(), "{} of {}", card.peak(), card.total());

@@ -4,6 +4,7 @@
 mod anticipates;
 mod neighbours;
 mod rounds;
+mod several;
 mod support;
 
 use std::path::Path;
@@ -27,7 +28,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 19] = [
+    let tests: [(&str, Test); 21] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -43,6 +44,8 @@ fn main() {
         ("what_usually_follows_is_loaded_before_it_is_wanted", anticipates::what_follows),
         ("what_is_wanted_is_never_unloaded_for_what_may_follow", anticipates::never_what_is_wanted),
         ("a_worker_that_is_killed_while_it_loads_in_advance_is_replaced", anticipates::killed),
+        ("texts_of_a_model_for_several_at_once_are_those_of_the_model_alone", several::run_together),
+        ("a_model_for_several_texts_gets_fewer_places_beside_one_in_use", several::fewer_places),
         ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
         ("a_pool_looks_at_what_others_lack_only_with_something_to_give", neighbours::looks_only_with_something_to_give),
         ("two_pools_that_ask_each_other_never_wait_for_ever", neighbours::both_ask),

@@ -74,6 +74,12 @@ pub(crate) fn both_ask() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Waits until the pool has read the memory after this call: the first check may have begun before.
+fn looked(pool: &Pool) {
+    let before = pool.activity().memory_checks;
+    until(|| pool.activity().memory_checks >= before + 2);
+}
+
 pub(crate) fn looks_only_with_something_to_give() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path().join("leases");
@@ -84,14 +90,16 @@ pub(crate) fn looks_only_with_something_to_give() -> Result<(), Failed> {
     let pool = pool(&card, &Leases::in_dir(&folder), "a")?;
     let held = pool.get("a").wait()?;
     leave()?;
-    thread::sleep(Duration::from_millis(1500));
+    // A model is given only if it was idle for a second.
+    thread::sleep(Duration::from_millis(1100));
+    looked(&pool);
     assert!(left.exists(), "the model is in use");
     drop(held);
     until(|| !left.exists());
     pool.unload("a")?;
     until(|| pool.status()[0].residence == Residence::Unloaded);
     leave()?;
-    thread::sleep(Duration::from_millis(500));
+    looked(&pool);
     assert!(left.exists(), "nothing is loaded");
     Ok(())
 }

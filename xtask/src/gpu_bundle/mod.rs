@@ -38,7 +38,7 @@ const FEATURES: [&str; 3] =
 pub(crate) fn gpu_bundle(workspace: &Workspace, try_it: bool) -> Result<()> {
     ensure!(
         cfg!(all(target_os = "linux", target_arch = "x86_64")),
-        "the bundle is for x86-64 Linux and is made on it; this machine is {} {}",
+        "the bundle can be made on x86-64 Linux only; this machine is {} {}",
         std::env::consts::ARCH,
         std::env::consts::OS
     );
@@ -94,7 +94,7 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
             }
         }
     }
-    ensure!(programs.len() == PROGRAMS.len(), "cargo has built {programs:?}, and {PROGRAMS:?} are wanted");
+    ensure!(programs.len() == PROGRAMS.len(), "cargo has built {programs:?} instead of {PROGRAMS:?}");
     let libraries = libraries.context("llama-sys's build script names no folder of backends")?;
     Ok(Built { programs, libraries })
 }
@@ -170,7 +170,7 @@ fn record(workspace: &Workspace, toolchain: &Toolchain) -> Result<Value> {
 fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let archive = tree::pack(workspace, folder)?;
     let bytes = fs::metadata(&archive)?.len();
-    ensure!(bytes <= LIMIT, "{} is {bytes} bytes, {LIMIT} at most are wanted", archive.display());
+    ensure!(bytes <= LIMIT, "{} has {bytes} bytes, but at most {LIMIT} are allowed", archive.display());
     println!("gpu-bundle: {}, {bytes} bytes", archive.display());
     Ok(archive)
 }
@@ -185,8 +185,7 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let mut command = Command::new(folder.join("run.sh"));
     // Only one thread is used. It never waits for other threads, so a busy machine hardly slows it down.
     command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
-    run(&mut command)
-        .with_context(|| format!("the bundle fails where it is unpacked; it is left in {}", folder.display()))?;
+    run(&mut command).with_context(|| format!("the unpacked bundle fails; it remains in {}", folder.display()))?;
     fs::remove_dir_all(&elsewhere)?;
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(crate) struct Needs {
 /// Reads the entries of the file that the loader reads.
 pub(crate) fn needs(path: &Path) -> Result<Needs> {
     let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    read(&data).with_context(|| format!("{} is no ELF file of 64 bits", path.display()))
+    read(&data).with_context(|| format!("{} is not a 64-bit ELF file", path.display()))
 }
 
 fn read(data: &[u8]) -> object::Result<Needs> {
@@ -149,6 +149,6 @@ mod tests {
     fn a_file_that_is_not_a_program_is_named() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let error = format!("{:#}", needs(&path).unwrap_err());
-        assert!(error.contains("Cargo.toml is no ELF file"), "{error}");
+        assert!(error.contains("Cargo.toml is not a 64-bit ELF file"), "{error}");
     }
 }

@@ -67,7 +67,7 @@ impl Toolchain {
         // The unpatched file also has such a line, which is for Windows.
         ensure!(
             changed.matches(BY_NAME).count() == 2,
-            "{} compares types otherwise than xtask/src/gpu_bundle/toolchain.rs knows",
+            "{} compares types in a way that xtask/src/gpu_bundle/toolchain.rs does not know",
             header.display()
         );
         if changed != text {
@@ -129,7 +129,7 @@ impl Toolchain {
         let flags = format!("{ZMM} -ffile-prefix-map={}=llama.cpp", llama_cpp.display());
         command
             .env("AUTOPLACE_LLAMA_BUILD_DIR", self.folder.join("llama"))
-            .env("AUTOPLACE_RUNTIME_LIBRARIES", "")
+            .env("AUTOPLACE_RUNTIME_LIBRARY", "")
             .env(format!("CFLAGS_{target}"), &flags)
             .env(format!("CXXFLAGS_{target}"), &flags)
             // These flags are for cmake. The stub comes before zig's own unwinder, and symbols are stripped.

@@ -37,7 +37,7 @@ impl<'v> Field<'v> {
         let unknown = object.into_iter().flatten().map(|(name, _)| name).find(|name| !names.contains(&name.as_str()));
         ensure!(
             unknown.is_none(),
-            "{}: `{}` is no field of a submission",
+            "{}: a submission has no field `{}`",
             self.path(),
             unknown.map_or("", String::as_str)
         );
@@ -59,7 +59,12 @@ impl<'v> Field<'v> {
         let Some(items) = self.value.as_array() else {
             anyhow::bail!("{}: a list is needed", self.path());
         };
-        ensure!(items.len() <= most, "{}: {} items, and there can be {most}", self.path(), items.len());
+        ensure!(
+            items.len() <= most,
+            "{}: at most {most} items are allowed, and there are {}",
+            self.path(),
+            items.len()
+        );
         let item = |(index, value)| Self { path: format!("{}[{index}]", self.path), value };
         Ok(items.iter().enumerate().map(item).collect())
     }
@@ -70,16 +75,20 @@ impl<'v> Field<'v> {
             anyhow::bail!("{}: a text is needed", self.path());
         };
         let length = text.chars().count();
-        ensure!(length <= MAX_LETTERS, "{}: {length} letters, and there can be {MAX_LETTERS}", self.path());
-        ensure!(!text.contains(char::is_control), "{}: a control character is in it", self.path());
+        ensure!(
+            length <= MAX_LETTERS,
+            "{}: at most {MAX_LETTERS} characters are allowed, and there are {length}",
+            self.path()
+        );
+        ensure!(!text.contains(char::is_control), "{}: the text contains a control character", self.path());
         let is_path = text.starts_with(['/', '~']) || text.contains(":\\") || text.matches('/').count() > 1;
-        ensure!(!is_path && !text.contains('@'), "{}: `{text}` may say whose machine it was", self.path());
+        ensure!(!is_path && !text.contains('@'), "{}: `{text}` may identify the owner of the machine", self.path());
         Ok(text.to_owned())
     }
 
     pub(super) fn one_of(&self, all: &[&str]) -> Result<()> {
         let text = self.text()?;
-        ensure!(all.contains(&text.as_str()), "{}: `{text}` is none of {}", self.path(), all.join(", "));
+        ensure!(all.contains(&text.as_str()), "{}: `{text}` is not one of {}", self.path(), all.join(", "));
         Ok(())
     }
 
@@ -113,7 +122,7 @@ impl<'v> Field<'v> {
     /// A whole number, with the digits that the document has.
     pub(super) fn whole(&self, range: RangeInclusive<f64>) -> Result<String> {
         let number = self.number(range)?;
-        ensure!(number.fract() == 0.0, "{}: {number} is no whole number", self.path());
+        ensure!(number.fract() == 0.0, "{}: {number} is not a whole number", self.path());
         Ok(self.value.to_string())
     }
 }

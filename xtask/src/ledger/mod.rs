@@ -29,7 +29,7 @@ pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     for file in files {
         let rows = read(Path::new(file)).with_context(|| file.clone())?;
         let source = rows.first().map(|row| row[0].clone()).unwrap_or_default();
-        ensure!(!text.contains(&source), "{file}: the ledger has it already, as {source}");
+        ensure!(!text.contains(&source), "{file}: the ledger already contains this submission, as {source}");
         for row in rows {
             let line = line(&row);
             println!("{line}");
@@ -64,9 +64,9 @@ fn rows(text: &str) -> Result<Vec<Vec<String>>> {
     root.has_only(&["form", "version", "made_by", "date", "model", "machine", "points", "failed"])?;
     ensure!(
         root.get("form").text()? == FORM,
-        "form: this is no submission: `autoplace measure --submission` writes one"
+        "form: this is not a submission: `autoplace measure --submission` writes one"
     );
-    ensure!(root.get("version").number(0.0..=1e6)? == VERSION, "version: only version {VERSION} is read");
+    ensure!(root.get("version").number(0.0..=1e6)? == VERSION, "version: only version {VERSION} is supported");
     root.get("failed").number(0.0..=1e6)?;
     let source = format!("submission {:016x}", digest(text));
     let (made_by, date) = (root.get("made_by").text()?, root.get("date").date()?);

@@ -91,7 +91,7 @@ pub(super) fn check(text: &str) -> Result<()> {
         let row = cells(line);
         ensure!(
             row.len() == COLUMNS.len(),
-            "line {number}: {} cells, and there are {} columns",
+            "line {number}: there are {} cells, but {} columns",
             row.len(),
             COLUMNS.len()
         );
@@ -100,7 +100,7 @@ pub(super) fn check(text: &str) -> Result<()> {
             ensure!(!of(column).is_empty(), "line {number}: {column} is empty");
         }
         let number_of = |column: &str| -> Result<f64> {
-            of(column).parse().with_context(|| format!("line {number}: {column} is no number: {}", of(column)))
+            of(column).parse().with_context(|| format!("line {number}: {column} is not a number: {}", of(column)))
         };
         if !of("n_cpu_moe").is_empty() {
             number_of("n_cpu_moe")?;
@@ -108,16 +108,16 @@ pub(super) fn check(text: &str) -> Result<()> {
         let (address, calibrates) = (of("address"), of("calibrates"));
         ensure!(
             address.starts_with("https://") || of("source").starts_with("submission "),
-            "line {number}: the source needs an https address, and `{address}` is none"
+            "line {number}: the source must be an https address, but it is `{address}`"
         );
         ensure!(
             calibrates.is_empty() || RATES.contains(&calibrates.as_str()),
-            "line {number}: `calibrates` is one of {}, and not `{calibrates}`",
+            "line {number}: `calibrates` must be one of {}, but it is `{calibrates}`",
             RATES.join(", ")
         );
         ensure!(
             ["", "yes"].contains(&of("kept_back").as_str()),
-            "line {number}: `kept_back` is `yes` or empty, and not `{}`",
+            "line {number}: `kept_back` must be `yes` or empty, but it is `{}`",
             of("kept_back")
         );
         let layers = (number_of("n_gpu_layers")?, number_of("layers")?);

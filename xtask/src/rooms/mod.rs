@@ -44,7 +44,7 @@ pub(crate) fn rooms(workspace: &Workspace) -> Result<()> {
     for folder in folders_of_code(workspace)? {
         wrong.extend(in_two_places(&tree::files(&folder)?).map(|file| {
             let own = folder.join(file.with_extension("")).join("mod.rs");
-            format!("{} belongs into its folder, as {}", folder.join(file).display(), own.display())
+            format!("{} must be moved into its module's folder, as {}", folder.join(file).display(), own.display())
         }));
     }
     if !wrong.is_empty() {

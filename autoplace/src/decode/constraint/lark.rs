@@ -74,7 +74,7 @@ fn weight(grammar: &str) -> usize {
         is_new = first == '\n' && depth == 0 || is_new && matches!(first, ' ' | '\t' | '\r' | '!' | '?');
         let Some(definition) = definitions.last_mut() else { break };
         definition.weight += match first {
-            // A string may be a pattern in a schema.
+            // A grammar may contain a schema, in which a string may be a pattern.
             '"' | '/' if !token.starts_with("//") => regex_weight(token),
             '|' if definition.is_terminal => 1,
             '|' => ALTERNATIVE,

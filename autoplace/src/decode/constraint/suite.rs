@@ -121,7 +121,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
                 faults.push(format!("{about}: {}: invalid, and can be written by default", test["description"]));
             }
         }
-        // This happens only for an object that requires a property that it may not have.
+        // A schema whose objects are closed is refused only if an object requires a property that it may not have.
         Err(Error::Constraint { .. }) => {}
         Err(error) => faults.push(format!("{about}: by default: {error}")),
     }

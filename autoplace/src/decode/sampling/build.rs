@@ -137,7 +137,7 @@ impl Sampling {
                 return Err(Error::Native(llama_sys::Error::InvalidParameter {
                     name: "logit_bias",
                     value: token.to_string(),
-                    reason: "only one bias per token".into(),
+                    reason: "the list has this token twice".into(),
                 }));
             }
         }

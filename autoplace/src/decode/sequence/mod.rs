@@ -195,7 +195,7 @@ fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -
         return refused(last, "the prompt ends with it: a text must follow".to_owned());
     }
     if matches!(spec.when_full, WhenFull::Shift { .. }) {
-        let reason = "pictures and sounds of a text cannot be shifted out of the context".to_owned();
+        let reason = "images and sounds of a text cannot be shifted out of the context".to_owned();
         return Err(Error::CannotShift { reason });
     }
     let at_once = model.placement().context.sizes().map_or(u64::MAX, |sizes| sizes.n_tokens);

@@ -148,7 +148,7 @@ impl Drafters {
         if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
             && let Err(error) = stored.ended(draft, text)
         {
-            tracing::debug!(target: "autoplace::store", "what a draft model holds of a text is not stored: {error}");
+            tracing::debug!(target: "autoplace::store", "the draft model's state of a text is not stored: {error}");
         }
     }
 
@@ -179,7 +179,7 @@ impl Drafters {
     /// Stops storing the block's context after the block has failed to compute its waiting tokens. The block's next
     /// draft reports the error to the text.
     fn no_longer_stored(&mut self, error: &Error) -> bool {
-        tracing::debug!(target: "autoplace::store", "the block for several tokens is not stored: {error}");
+        tracing::debug!(target: "autoplace::store", "the state of the block that predicts further tokens (MTP) is not stored: {error}");
         self.stored_heads = None;
         false
     }

@@ -155,7 +155,7 @@ impl UseMeter {
     /// `depth` the number of tokens before it. Returns the refuted prediction, if there is one.
     pub(crate) fn token(&mut self, took: Duration, depth: usize, threads: u32) -> Option<Refuted> {
         if self.threads.is_some_and(|usual| usual != threads) {
-            // Measurements with fewer threads do not apply to all threads.
+            // The rates were measured with another number of threads, so this time says nothing about them.
             (self.watch, self.window) = (None, Window::default());
             return None;
         }

@@ -31,9 +31,8 @@ impl SkeletonFile {
         // The file is as long as the model's file, although it has no data. If it were longer than the limit, the
         // kernel would send a signal.
         if let Some(limit) = llama_sys::longest_file().filter(|&limit| bytes > limit) {
-            let problem = format!(
-                "the model's skeleton is a file of {bytes} bytes (none of them used), and RLIMIT_FSIZE allows {limit}"
-            );
+            let problem =
+                format!("the model's skeleton is a sparse file of {bytes} bytes, but RLIMIT_FSIZE allows only {limit}");
             return Err(gguf::Error::Write { path: model.to_owned(), source: io::Error::other(problem) });
         }
         if let Ok((path, file)) = llama_sys::file_in_memory()

@@ -10,7 +10,7 @@ use crate::gguf::Header;
 const ALIGNMENT: u64 = 32;
 
 /// The host's weights in a mapped file, in bytes. The first number is the memory that must stay resident. It includes
-/// the alignment in a host buffer. The second number is what llama.cpp counts as `CPU_Mapped`: only the data of the
+/// the alignment in a host buffer. The second number is llama.cpp's count for `CPU_Mapped`: only the data of the
 /// weights.
 ///
 /// With mapping, all weights that would otherwise go to plain or pinned host memory become buffers, one for each range

@@ -14,6 +14,8 @@
 //! - **Assigned nodes.** When llama.cpp only computes the sizes of a reservation, it forgets which nodes of the graph
 //!   were assigned to a backend (ggml-backend.cpp, `ggml_backend_sched_reserve_size`). The probe assigns the nodes
 //!   again, so that they are counted as in a real load (llama-sys, `native/no_alloc.cpp`).
+//! - **Rows** of pictures and sounds have graphs that llama.cpp does not reserve. This crate reserves them, for real
+//!   contexts too, if the model has a projector (llama-sys, `native/rows.cpp`).
 //! - **The buffer of logits** is missing in llama.cpp's count. This buffer grows from `n_seq_max` to `n_outputs_max`
 //!   rows. The probe adds it at its largest size ([`BufferBytes::output`]).
 //! - **A cache of experts** is counted without the padding after its last rows. The probe adds the padding, computed
@@ -67,6 +69,8 @@ pub struct NativeProbe {
     /// LoRA adapters of the model. A text may use any of them.
     lora: Vec<PathBuf>,
     control_vector: bool,
+    /// Whether the context computes rows of pictures and sounds too.
+    rows: bool,
 }
 
 /// A running probe really allocates the buffer of logits, so only one runs at a time.
@@ -80,7 +84,7 @@ impl NativeProbe {
     /// [`Error::Gguf`] if the skeleton cannot be made or written.
     pub fn new(header: &Header) -> Result<Self, Error> {
         let file = SkeletonFile::write(&header.skeleton()?, header.path())?;
-        Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
+        Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false, rows: false })
     }
 
     /// Adds a LoRA adapter. The bytes of the adapter count with the weights. The counted buffers are large enough for
@@ -95,6 +99,14 @@ impl NativeProbe {
     /// layer.
     pub fn control_vector(mut self) -> Self {
         self.control_vector = true;
+        self
+    }
+
+    /// Counts a model with a projector (mmproj), whose context also computes rows of pictures and sounds. Their graphs may
+    /// need larger buffers than those of tokens: with Qwen3-VL, many times larger ones. The projector's own bytes do not
+    /// count here.
+    pub fn projector(mut self) -> Self {
+        self.rows = true;
         self
     }
 
@@ -125,7 +137,8 @@ impl NativeProbe {
             // all adapters.
             let lora = self.lora.iter().map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
             let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
-            let mut context = Context::new(&model, native::context(params))?;
+            let context = llama_sys::ContextParams { rows: self.rows, ..native::context(params) };
+            let mut context = Context::new(&model, context)?;
             let mut breakdown = self.most(&lora, &mut context)?;
             let copies = context.copies();
             // Frees the context's real allocations, because there may be no room for the allocations of two contexts.
@@ -308,8 +321,8 @@ pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Foo
     breakdown::sums(&rows(breakdown, devices), devices.len())
 }
 
-/// The shares of the devices. Without shares, llama.cpp splits in proportion to the free memory, so a single full
-/// device would get a share of NaN (llama-model.cpp, `load_tensors`), and even a load without allocations would fail.
+/// The shares of the devices. Without shares, llama.cpp asks each device for its free memory (llama-model.cpp,
+/// `load_tensors`), which a single device need not be asked for.
 fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
     match devices {
         [_] if split.tensor_split.is_empty() => vec![1.0],

@@ -144,7 +144,8 @@ impl LocalSession {
         if let Some(stored) = &mut self.cache.stored
             && !is_awaited
         {
-            // Copying while nobody waited for a token has not paused a text that joins now.
+            // Copies that were made while no text waited for a token do not count as a pause of the text that joins
+            // now.
             stored.step_begins(false);
         }
         let running = held(&self.sequences);

@@ -110,7 +110,7 @@ impl Sequence {
         } else if model.n_swa() > 0 {
             "the sliding window has moved on, and there is no earlier checkpoint"
         } else if !self.spans.is_empty() {
-            "a picture or a sound of the prompt stays, with one token after it"
+            "an image or a sound of the prompt stays, with one token after it"
         } else {
             "one token has to stay"
         }
@@ -125,7 +125,7 @@ impl Sequence {
             false => cache.go_back(context, seq, self.all().first(keep))?,
         };
         let stops = match cache.checkpoints.limit > 0 && context.has_partial_state() {
-            true => Stops::new(self.prompt, computed, 0),
+            true => Stops::new(self.prompt, &self.spans, computed, 0),
             false => Stops::default(),
         };
         let shares = longer.held.shares.map(|(of, tokens)| (of, tokens.min(computed)));

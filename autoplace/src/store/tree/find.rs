@@ -20,8 +20,8 @@ pub(super) struct LastRest {
     id: Id,
     /// Number of the text's first tokens to which this rest belongs.
     pub(super) tokens: usize,
-    /// The index in the path of the rest's parent, or of the piece that the path has in its place; and the parent
-    /// itself.
+    /// The index of the rest's parent in the path. If the path has another piece in the parent's place, it is the index
+    /// of that piece. The next field is the parent itself.
     at: usize,
     piece: Id,
     /// Number of tokens of the parent to which the rest belongs.

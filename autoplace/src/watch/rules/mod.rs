@@ -161,7 +161,7 @@ impl DeviceRules {
         }
         let device = || watched.device.clone();
         let (free, needed) = (self.last_free, watched.needed);
-        // To end the condition, a quarter more memory must be free than to begin it.
+        // The condition begins when less memory is free than needed. It ends when a quarter more than that is free.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
         self.pressure.step(

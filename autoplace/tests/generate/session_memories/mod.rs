@@ -71,6 +71,27 @@ fn a_second_text_goes_on_from_the_tokens_of_a_running_one() {
     }
 }
 
+/// Cells of a window that several texts share are not reused by llama.cpp when the window has left them. Three texts
+/// with windows of their own, and the shared one, are more than the cache has cells for.
+#[test]
+fn forked_texts_go_on_beyond_the_window_that_they_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = small(&random("gpt-oss", Some(224), folder.path()), request(2048, 3, true), 0);
+    let generate = sampled(&model, words(5, 260), SEED).ignore_eos().max_tokens(300);
+    let alone = complete(generate.clone(), &model).tokens;
+    assert_eq!(alone.len(), 300);
+    let mut session = model.session().unwrap();
+    let mut texts = Texts::default();
+    let first = session.begin(generate).unwrap();
+    texts.generate_to(&mut session, first, 2);
+    let forks = [(); 2].map(|()| session.fork(first, Fork::new()).unwrap());
+    texts.run(&mut session);
+    for text in [&[first], &forks[..]].concat() {
+        let tokens = &texts.of(text).tokens;
+        assert!(tokens.len() >= 298 && alone.ends_with(tokens), "{} tokens: {tokens:?}", tokens.len());
+    }
+}
+
 #[test]
 fn a_text_is_forked_and_rolled_back_in_each_memory_as_far_as_it_says() {
     let folder = tempfile::tempdir().unwrap();

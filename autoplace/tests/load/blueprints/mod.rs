@@ -20,8 +20,8 @@ pub(crate) struct Blueprint {
     /// A name for the model among the models of its architecture.
     pub(crate) name: &'static str,
     keys: Builder,
-    /// Other metadata. If they are there, the model is created from them. This is needed because llama.cpp leaves out
-    /// the tensors of prediction blocks.
+    /// If set, the model is created from these metadata instead of `keys`, with which llama.cpp would leave out the
+    /// tensors of prediction blocks.
     made_of: Option<Builder>,
     /// Tensors that llama.cpp would not create, but that the file needs.
     also: Vec<(String, Vec<u64>)>,

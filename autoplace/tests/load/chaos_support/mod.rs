@@ -19,7 +19,7 @@ use test_support::random_weights::Dice;
 
 const TOKENS: usize = 6;
 
-/// The kind of a round in which the first text is already the same as on the CPU.
+/// The kind of a round in which the text is the same as on the CPU, and no generation failed before it.
 const SAME: &str = "the same text at once";
 
 /// A round. Its number determines everything in it.

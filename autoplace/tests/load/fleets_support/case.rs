@@ -147,7 +147,7 @@ fn read(mut gpu: Gpu) -> Gpu {
 
 /// How much memory a model needs. The sizes of a case's cards depend on it.
 struct Needs {
-    /// Bytes of all layers if they are on one GPU. Below it, `host` has the bytes if they are on the host.
+    /// Bytes of all layers if they are on one GPU. The field `host` has their bytes if they are on the host.
     gpu: u64,
     host: u64,
     workload: PeakSizes,

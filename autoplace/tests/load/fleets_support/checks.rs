@@ -67,7 +67,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
         }
     }
     let statistics = generate(&model, case.remainder)?;
-    // After a full warm-up, a computation takes no more memory. After a quick warm-up, it takes hardly any.
+    // After a full warm-up, a computation takes no further memory. After a quick warm-up, it takes hardly any.
     let mut more_on_cards = 0;
     for (Card { sim, gpu }, loaded) in fleet.iter().zip(loaded) {
         let (name, used) = (&gpu.name, sim.used());
@@ -88,7 +88,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     Ok(Some(Plan::clone(&plan)))
 }
 
-/// What the plan takes on a card.
+/// The bytes that the plan takes on a card.
 fn on_card(plan: &Plan, device: Option<&str>) -> Footprint {
     let placement = plan.gpus().find(|placement| placement.device.as_deref() == device);
     placement.map(|placement| placement.footprint).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Translates our parameters into llama.cpp's structs, and what llama.cpp counts into our types. It is for tests that
-//! call llama.cpp directly. The library has a translation of its own, which these tests check.
+//! Translates our parameters into llama.cpp's structs, and llama.cpp's counts into our types. It is for tests that call
+//! llama.cpp directly. The library has a translation of its own, which these tests check.
 use autoplace::llama_sys::{self, Backend, Device, DeviceKind, MemoryBreakdown};
 use autoplace::memory::{ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Pooling, TensorOverride};
 

@@ -61,7 +61,7 @@ impl Placement {
     }
 }
 
-/// Four settings. Together, they contain everything that changes what is allocated.
+/// Four settings. Together, they contain every choice that changes the allocations.
 pub(crate) fn settings() -> [ContextParams; 4] {
     let mut plain = ContextParams::default();
     (plain.n_ctx, plain.n_batch, plain.n_ubatch) = (512, 256, 64);
@@ -204,7 +204,7 @@ pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, p
     Ok(nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))?)
 }
 
-/// Compares three numbers: the probe, what llama.cpp counts, and what the cards count.
+/// Compares three counts of bytes: the probe's, llama.cpp's and the cards'.
 fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Context>, cards: &[Card]) -> Compared {
     let mut taken = context.memory_breakdown()?;
     if let Some(heads) = heads {

@@ -86,7 +86,7 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
 const PROPORTIONS: [&[f32]; 3] = [&[1.0, 3.0, 2.0], &[0.0, 1.0], &[0.7, 0.1, 0.1, 5.0]];
 
 /// Overrides as users write them: the experts of some blocks on the host (or the feed-forward step of a block without
-/// experts), the feed-forward step of a block on the host, and a few tensors on another GPU than their layer.
+/// experts), the feed-forward step of a block on the host, and a few tensors on a GPU that does not have their layer.
 fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
     let rules = match rule {
         0 => vec![(r"blk\.(0|2)\.ffn_.*_exps", Place::Host), (r"blk\.3\.(ffn|ssm)_(up|down|in|out)\.", Place::Host)],

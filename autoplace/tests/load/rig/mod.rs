@@ -114,7 +114,7 @@ impl Loaded {
         Context::new(&self.model, native_params::context(params))
     }
 
-    /// What llama.cpp allocates, or would allocate, for a context with these parameters.
+    /// The bytes that llama.cpp allocates, or would allocate, for a context with these parameters.
     pub(crate) fn footprints(&self, params: &ContextParams) -> Result<Footprints, llama_sys::Error> {
         Ok(native_params::footprints(&self.context(params)?.memory_breakdown()?, &self.devices))
     }

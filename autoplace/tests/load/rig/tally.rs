@@ -37,9 +37,9 @@ impl Tally {
         self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    /// Compares our estimate for a context with what llama.cpp counts, on each device. Weights and cache must be equal,
-    /// but there may be up to `slack` bytes more for weights. The compute buffer must not be larger than the maximum
-    /// that the estimate states.
+    /// Compares our estimate for a context with llama.cpp's count, on each device. Weights and cache must be equal, but
+    /// there may be up to `slack` bytes more for weights. The compute buffer must not be larger than the maximum that
+    /// the estimate states.
     pub(crate) fn hold(
         &mut self,
         arch: &str,
@@ -50,7 +50,7 @@ impl Tally {
         slack: u64,
     ) {
         let (mut ours, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        // What llama.cpp counts does not contain the buffer for logits.
+        // llama.cpp's count does not include the buffer for logits.
         ours.host.compute -= ours.output;
         let seen = self.seen.entry(arch.to_owned()).or_default();
         if !estimate.is_known() {

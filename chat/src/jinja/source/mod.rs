@@ -56,7 +56,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
         let tag = Tag::read(inner, is_block).map_err(wrong)?;
         elifs += usize::from(tag.word(0) == "elif");
         if elifs > MAX_ELIFS {
-            return Err(wrong("over 500 `elif`"));
+            return Err(wrong("more than 500 `elif`"));
         }
         tag.write(&mut out, &mut open).map_err(wrong)?;
         rest = &inner[tag.inner.len() + tag.end.len()..];

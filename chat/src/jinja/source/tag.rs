@@ -49,13 +49,13 @@ impl<'a> Tag<'a> {
             let after = rest.as_bytes().get(text.len()).copied();
             match text.as_bytes()[0] {
                 b'\'' | b'"' if text.len() == 1 => return Err("unexpected end of string"),
-                b'0'..=b'9' if runs_on(after, before) => return Err("a number that runs on"),
+                b'0'..=b'9' if runs_on(after, before) => return Err("a number that a letter or a digit follows"),
                 b'_' if text.starts_with("__") => return Err("a name that begins with `__`"),
-                b')' | b']' | b'}' => open.pop().map(drop).ok_or("a bracket that nothing opens")?,
+                b')' | b']' | b'}' => open.pop().map(drop).ok_or("a closing bracket without an opening one")?,
                 _ => {}
             }
             if tokens.len() == MAX_TOKENS {
-                return Err("over 1000 tokens in one tag");
+                return Err("more than 1000 tokens in one tag");
             }
             let around = open.last().copied();
             if matches!(text, "(" | "[" | "{") {

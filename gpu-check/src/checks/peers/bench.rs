@@ -3,14 +3,14 @@
 use anyhow::Result;
 use autoplace::machine::mib;
 use autoplace::plan::GpuLayers;
+use autoplace_measure::Outcome;
 use serde::{Deserialize, Serialize};
 
 use super::threads;
-use crate::child::{self, End};
-use crate::job::{Stage, Step};
+use crate::child;
 use crate::measured::medians;
 use crate::models::{self, Written};
-use crate::peer::Work;
+use crate::peer::{About, Question, Stage, Work};
 use crate::setting::Setting;
 
 /// The explanation of the numbers in the result.
@@ -28,7 +28,8 @@ pub(super) struct Loop {
     pub(super) layers: u32,
     pub(super) threads: u32,
     pub(super) work: Work,
-    pub(super) end: End,
+    #[serde(rename = "end")]
+    pub(super) outcome: Outcome,
     /// The speeds of each round, first of the prompt, then of the generation.
     pub(super) ours: Vec<(f64, f64)>,
     pub(super) theirs: Vec<(f64, f64)>,
@@ -43,13 +44,11 @@ impl Loop {
         // The weights are loaded twice, once for each side.
         let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));
         let layers = models::layers(&model.path)?;
-        let Work { prompt, generated, rounds } = work;
-        let step = Step::Beside { prompt, generated, rounds };
-        let request =
-            setting.request().n_ctx(u32::try_from(prompt + generated)?).n_gpu_layers(GpuLayers::Exactly(layers / by));
-        let mut job = setting.job(&rig, &model.path, request, vec![step]);
-        job.threads = Some(threads);
-        let outcome = child::drive(&job, &setting.cache())?;
+        let n_ctx = u32::try_from(work.prompt + work.generated)?;
+        let request = setting.request().n_ctx(n_ctx).n_gpu_layers(GpuLayers::Exactly(layers / by));
+        let about = About::Turns { request, work };
+        let question = Question { rig, model: model.path.clone(), threads, about };
+        let (stages, outcome) = child::peer(&question, &setting.cache())?;
         let mut row = Self {
             model: model.name.clone(),
             model_bytes: model.bytes,
@@ -57,14 +56,14 @@ impl Loop {
             layers,
             threads,
             work,
-            end: outcome.end,
+            outcome,
             ours: Vec::new(),
             theirs: Vec::new(),
             ours_by_theirs: None,
         };
-        for stage in outcome.stages {
-            if let Stage::Done { speeds, plain, .. } = stage {
-                (row.ours, row.theirs) = (speeds, plain);
+        for stage in stages {
+            if let Stage::Turned { ours, theirs } = stage {
+                (row.ours, row.theirs) = (ours, theirs);
             }
         }
         row.ours_by_theirs = medians(&by_pairs(&row.ours, &row.theirs));

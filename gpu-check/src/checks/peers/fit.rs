@@ -3,14 +3,16 @@
 use anyhow::Result;
 use autoplace::machine::{Bytes, mib};
 use autoplace::memory::Split;
+use autoplace_measure::{FreeBytes, Outcome};
+use bare_llama::median;
 use serde::{Deserialize, Serialize};
 
 use super::{Shape, threads};
-use crate::child::{self, End};
-use crate::measured::{median, medians};
+use crate::child;
+use crate::measured::medians;
 use crate::models::Written;
-use crate::peer::{Question, Side, Stage};
-use crate::rig::{Free, Rig};
+use crate::peer::{About, Question, Side, SplitQuestion, Stage};
+use crate::rig::Rig;
 use crate::setting::{SIM_HEADROOM, Setting};
 
 /// The memory that llama.cpp's fit leaves free on each device by default (common/common.h, `fit_params_target`).
@@ -42,7 +44,8 @@ pub(super) struct Fit {
 /// Sizes are in bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Found {
-    pub(super) end: End,
+    #[serde(rename = "end")]
+    pub(super) outcome: Outcome,
     pub(super) split: Option<Split>,
     /// Planned free memory, over all cards.
     pub(super) headroom: u64,
@@ -51,11 +54,11 @@ pub(super) struct Found {
     /// The times of the later questions.
     pub(super) warm_ms: Vec<f64>,
     /// Free memory of each card before the load.
-    pub(super) opened: Vec<Free>,
+    pub(super) opened: Vec<FreeBytes>,
     /// Free memory of each card after the load.
-    pub(super) loaded: Vec<Free>,
+    pub(super) loaded: Vec<FreeBytes>,
     /// Free memory of each card when the context is full.
-    pub(super) full: Vec<Free>,
+    pub(super) full: Vec<FreeBytes>,
     /// Tokens in the context at the end.
     pub(super) depth: usize,
     /// The speeds of each round, first of the prompt, then of the generation.
@@ -75,19 +78,18 @@ impl Fit {
             }
             for (side, found) in sides {
                 let loads = round == ASKED;
-                let question = Question {
+                let about = About::Split(SplitQuestion {
                     side,
-                    rig: rig.clone(),
-                    model: model.path.clone(),
                     request: setting.request().n_ubatch(shape.n_ubatch),
                     n_ctx: shape.n_ctx,
                     margin,
-                    threads: threads(setting),
                     again: if loads { 0 } else { AGAIN },
                     work: loads.then_some(shape.fit),
-                };
-                let (stages, end) = child::peer(&question, &setting.cache())?;
-                found.hear(stages, end);
+                });
+                let (rig, path) = (rig.clone(), model.path.clone());
+                let question = Question { rig, model: path, threads: threads(setting), about };
+                let (stages, outcome) = child::peer(&question, &setting.cache())?;
+                found.hear(stages, outcome);
             }
         }
         Ok(Self { model: model.name.clone(), model_bytes: model.bytes, n_ctx: shape.n_ctx, margin, ours, theirs })
@@ -121,7 +123,7 @@ impl Found {
     /// The results of a side that did not run.
     pub(super) const fn nothing() -> Self {
         Self {
-            end: End::Completed,
+            outcome: Outcome::Completed,
             split: None,
             headroom: 0,
             fresh_ms: Vec::new(),
@@ -137,12 +139,7 @@ impl Found {
 
     /// The failure, or an empty text.
     fn trouble(&self) -> String {
-        match &self.end {
-            End::Completed => String::new(),
-            End::Refused(why) | End::OutOfMemory(why) | End::Failed(why) => {
-                format!(" (llama.cpp's: {why})")
-            }
-        }
+        self.outcome.reason().map_or(String::new(), |why| format!(" (llama.cpp's: {why})"))
     }
 
     /// Unused bytes with a full context, over all cards; `None` if a card does not report them.
@@ -154,10 +151,10 @@ impl Found {
     }
 
     /// Adds the stages of a process.
-    fn hear(&mut self, stages: Vec<Stage>, end: End) {
+    fn hear(&mut self, stages: Vec<Stage>, outcome: Outcome) {
         // A later success does not undo a failure.
-        if self.end == End::Completed {
-            self.end = end;
+        if self.outcome == Outcome::Completed {
+            self.outcome = outcome;
         }
         for stage in stages {
             match stage {
@@ -174,7 +171,7 @@ impl Found {
                     self.medians = medians(&self.speeds);
                 }
                 Stage::Full { free, depth } => (self.full, self.depth) = (free, depth),
-                Stage::Failed { .. } => {}
+                Stage::Turned { .. } | Stage::Failed { .. } => {}
             }
         }
     }
@@ -184,8 +181,7 @@ impl Found {
 mod tests {
     use autoplace::memory::{ContextParams, Split};
 
-    use super::{Found, Stage};
-    use crate::child::End;
+    use super::{Found, Outcome, Stage};
 
     #[test]
     fn the_first_time_of_each_process_is_separate_and_a_failure_is_kept() {
@@ -196,12 +192,12 @@ mod tests {
             context: ContextParams::default(),
         };
         let mut found = Found::nothing();
-        found.hear(vec![asked(&[9.0, 2.0, 1.0])], End::Completed);
-        found.hear(vec![], End::Failed("signal: 6".to_owned()));
-        found.hear(vec![asked(&[8.0, 3.0])], End::Completed);
+        found.hear(vec![asked(&[9.0, 2.0, 1.0])], Outcome::Completed);
+        found.hear(vec![], Outcome::Failed("signal: 6".to_owned()));
+        found.hear(vec![asked(&[8.0, 3.0])], Outcome::Completed);
         assert_eq!(found.fresh_ms, [9.0, 8.0]);
         assert_eq!(found.warm_ms, [2.0, 1.0, 3.0]);
-        assert!(found.end != End::Completed && found.trouble().contains("signal: 6"));
+        assert!(found.outcome != Outcome::Completed && found.trouble().contains("signal: 6"));
         assert_eq!(found.unused(), None);
     }
 }

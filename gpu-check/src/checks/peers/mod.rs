@@ -6,7 +6,7 @@ mod fit;
 use anyhow::Result;
 use autoplace::machine::{Machine, gib, mib};
 
-use crate::child::{Ballast, End};
+use crate::child::Ballast;
 use crate::measured;
 use crate::models::{self, Written};
 use crate::peer::Work;
@@ -142,14 +142,10 @@ impl Peers {
         let ours = self
             .loops
             .iter()
-            .map(|row| (&row.model, &row.end))
-            .chain(self.fits.iter().map(|row| (&row.model, &row.ours.end)));
-        let wrong: Vec<String> = ours
-            .filter_map(|(model, end)| match end {
-                End::Completed => None,
-                End::Refused(why) | End::OutOfMemory(why) | End::Failed(why) => Some(format!("{model}: {why}")),
-            })
-            .collect();
+            .map(|row| (&row.model, &row.outcome))
+            .chain(self.fits.iter().map(|row| (&row.model, &row.ours.outcome)));
+        let wrong: Vec<String> =
+            ours.filter_map(|(model, outcome)| Some(format!("{model}: {}", outcome.reason()?))).collect();
         let loops = self.loops.iter().filter_map(|row| {
             let (prompt, generation) = row.ours_by_theirs?;
             Some(format!(
@@ -182,12 +178,13 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
+    use autoplace_measure::Outcome;
+
     use super::fit::{Fit, Found};
     use super::{Loop, Peers, Size, shape};
-    use crate::child::End;
 
-    fn peers(ours: End, theirs: End) -> Peers {
-        let of = |end| Found { end, ..Found::nothing() };
+    fn peers(ours: Outcome, theirs: Outcome) -> Peers {
+        let of = |outcome| Found { outcome, ..Found::nothing() };
         Peers {
             loops: vec![Loop {
                 model: "a model".to_owned(),
@@ -196,7 +193,7 @@ mod tests {
                 layers: 9,
                 threads: 1,
                 work: shape(Size::Small).bench,
-                end: End::Completed,
+                outcome: Outcome::Completed,
                 ours: Vec::new(),
                 theirs: Vec::new(),
                 ours_by_theirs: Some((1.0, 0.875)),
@@ -215,10 +212,10 @@ mod tests {
 
     #[test]
     fn a_failure_of_a_peer_is_reported_but_fails_no_check() {
-        let died = || End::Failed("signal: 6".to_owned());
-        let judged = peers(End::Completed, died()).verdict(&shape(Size::Small));
+        let died = || Outcome::Failed("signal: 6".to_owned());
+        let judged = peers(Outcome::Completed, died()).verdict(&shape(Size::Small));
         assert!(judged.passed && judged.line.contains("0.875") && judged.line.contains("signal: 6"));
-        let judged = peers(died(), End::Completed).verdict(&shape(Size::Small));
+        let judged = peers(died(), Outcome::Completed).verdict(&shape(Size::Small));
         assert!(!judged.passed && judged.line.contains("signal: 6"));
     }
 

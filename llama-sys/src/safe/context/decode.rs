@@ -102,7 +102,8 @@ impl Context {
     /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp,
     /// `sched_reserve`). A graph of a size between these two may run on other devices and need more memory: only from
     /// 32 tokens on does a GPU compute with weights that lie on the host. If the context pools its sequences, all of
-    /// them get the same number of tokens, so the graph may have fewer than `n_tokens`.
+    /// them get the same number of tokens, so the graph may have fewer than `n_tokens`. If the context computes
+    /// [rows](crate::ContextParams::rows), it reserves for as many rows too.
     ///
     /// # Errors
     ///
@@ -127,16 +128,22 @@ impl Context {
         if n_tokens == 0 {
             return Ok(());
         }
-        call::accepted(
-            // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against its limits.
-            |error| unsafe { raw::shim_context_reserve(self.as_ptr(), n_tokens, error) },
-            |reserved| *reserved,
-        )
-        .map(drop)
-        .map_err(|failure| {
+        let graphs = if self.rows { &[false, true][..] } else { &[false] };
+        graphs.iter().try_for_each(|rows| self.reserve_graph(n_tokens, *rows)).map_err(|failure| {
             self.poison(&failure);
             Error::Call { what: "reserving compute buffers", failure }
         })
+    }
+
+    /// Reserves a graph of tokens or of rows. Their number must be 1 to `n_ubatch`.
+    pub(super) fn reserve_graph(&mut self, n_tokens: u32, rows: bool) -> Result<(), Failure> {
+        call::accepted(
+            // SAFETY: the context lives and is borrowed mutably; the caller has checked the number of tokens against
+            // its limits.
+            |error| unsafe { raw::shim_context_reserve(self.as_ptr(), n_tokens, rows, error) },
+            |reserved| *reserved,
+        )
+        .map(drop)
     }
 
     /// The logits of token `index` of the last batch; -1 is the last output. The row has one number for each token of

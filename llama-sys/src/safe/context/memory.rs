@@ -176,8 +176,8 @@ impl Context {
     /// The bytes that this context and its model take, or with `no_alloc` would take.
     ///
     /// llama.cpp's own account of a `no_alloc` context leaves out the buffers that are reserved after the first prompt,
-    /// and counts a compute buffer twice if two backends share it. Both faults are corrected here (native/shim.cpp,
-    /// `reserve_the_rest`).
+    /// and counts a compute buffer twice if two backends share it. Both faults are corrected here (native/no_alloc.cpp,
+    /// `as_if_allocated`).
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl Context {
         let rows = call::checked(|error| {
             // SAFETY: the context lives, on this thread alone (it is not `Sync`), so a context without data may be
             // reserved again. The shim writes at most as many rows as there is room for, and returns 0 if it fails.
-            unsafe { call::list(|rows, room| raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)) }
+            unsafe { call::list(|rows, room| raw::shim_memory_breakdown(self.as_ptr(), self.rows, rows, room, error)) }
         })
         .map_err(|failure| Error::Call { what: "reading the memory breakdown", failure })?;
         let read = |row: &raw::shim_memory_row| BufferUse {

@@ -66,6 +66,8 @@ pub struct Context {
     embeddings: bool,
     /// The context's role in predicting further tokens.
     mtp: Mtp,
+    /// Whether there is room for graphs of rows.
+    rows: bool,
     /// The adapters in use, which the context keeps alive.
     lora: Vec<(LoraAdapter, f32)>,
     /// The threads that compute for this context. The context's backend refers to them, so they are freed after the
@@ -174,6 +176,7 @@ impl Context {
             .unwrap_or(Pooling::None),
             embeddings: params.embeddings,
             mtp: params.mtp,
+            rows: params.rows,
             lora: Vec::new(),
             threadpools: Threadpools::default(),
             moe_counts: (params.moe_cache_size > 0)
@@ -193,6 +196,12 @@ impl Context {
         }
         if !model.is_no_alloc() {
             context.attach_threads().map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
+            if params.rows {
+                let most = n_ubatch.min(n_ctx);
+                context
+                    .reserve_graph(most, true)
+                    .map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
+            }
         }
         Ok(context)
     }
@@ -357,8 +366,8 @@ impl Context {
         self.embeddings
     }
 
-    /// How the embeddings of a sequence are combined. The parameters decide; if they leave it open, the model decides;
-    /// if the model states nothing, there is no pooling. Never [`Pooling::Unspecified`].
+    /// How the embeddings of a sequence are combined. The parameters decide; if they do not state the pooling, the
+    /// model decides; if the model does not state it either, there is no pooling. Never [`Pooling::Unspecified`].
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }

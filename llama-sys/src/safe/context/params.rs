@@ -65,6 +65,9 @@ pub struct ContextParams {
     /// missing ones; larger batches do not change the cache. A context with such a cache cannot use pipeline
     /// parallelism.
     pub moe_cache_size: u64,
+    /// Whether the context computes rows of pictures and sounds too ([`decode_rows`](crate::Context::decode_rows)). Its
+    /// compute buffers are then reserved for as many rows as tokens, which may need more memory.
+    pub rows: bool,
     /// How positions are scaled.
     pub rope: Rope,
 }
@@ -109,6 +112,7 @@ impl Default for ContextParams {
             mtp: Mtp::Off,
             n_rs_seq: 0,
             moe_cache_size: 0,
+            rows: false,
             rope: Rope::default(),
         }
     }

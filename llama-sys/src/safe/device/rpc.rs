@@ -134,7 +134,7 @@ fn hello(mut stream: TcpStream) -> io::Result<[u8; 3]> {
     stream.read_exact(&mut length)?;
     // The answer consists of the version, a byte of padding, and the server's capabilities.
     if u64::from_le_bytes(length) != 4 + CAPS as u64 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "its first answer has another length"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its first answer has an unexpected length"));
     }
     let mut version = [0; 3];
     stream.read_exact(&mut version)?;

@@ -87,7 +87,8 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
 /// A permit for one more request.
 pub(super) fn place(pooled: &Pooled) -> Result<OwnedSemaphorePermit, Failed> {
     Arc::clone(&pooled.requests).try_acquire_owned().map_err(|_| {
-        let message = format!("{} requests are under way, the maximum: ask again later", pooled.of.requests);
+        let message =
+            format!("{} requests are being answered, which is the maximum: ask again later", pooled.of.requests);
         ApiError::new(503, message).with_code("overloaded").into()
     })
 }
@@ -227,7 +228,7 @@ impl Turn {
             };
             if self.loads && response.extensions().get().is_some_and(is_death) && deaths < MAX_DEATHS {
                 deaths += 1;
-                tracing::warn!("{}: its worker died during a request, which it gets again", self.name);
+                tracing::warn!("{}: the worker died during a request, which is sent again to a new worker", self.name);
                 // The pool replaces a dead worker only if nobody has a handle of its model.
                 drop((response, handle));
                 handle = self.pooled.of.pool.get(&self.name).await.map_err(|error| api_error(&error))?;

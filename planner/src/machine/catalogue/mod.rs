@@ -74,19 +74,19 @@ pub enum CatalogueError {
     /// No card has this name. `near` lists similar names.
     #[error(
         "`{name}` is not in the catalogue of GPUs{}",
-        if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
+        if near.is_empty() { String::new() } else { format!("; similar names are {}", near.join(", ")) }
     )]
     Unknown { name: String, near: Vec<String> },
     /// The card comes with several memory sizes, and the name states none of them.
-    #[error("`{name}` could be {}", sizes.join(", "))]
+    #[error("`{name}` could mean {}", sizes.join(", "))]
     Sizes { name: String, sizes: Vec<String> },
     /// The chip uses the host's memory, and the system decides how much.
-    #[error("`{name}` uses the host's memory: say how much of it, as in `{name} 64GB`")]
+    #[error("`{name}` uses the host's memory: state how much the GPU has, as in `{name} 64GB`")]
     NoSize { name: String },
     /// No processor, or more than one, has this name. `near` lists similar names.
     #[error(
         "`{name}` is not in the catalogue of processors{}",
-        if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
+        if near.is_empty() { String::new() } else { format!("; similar names are {}", near.join(", ")) }
     )]
     UnknownHost { name: String, near: Vec<String> },
 }
@@ -412,7 +412,7 @@ mod tests {
         for name in ["RTX 3060", "RTX 3060 24GB"] {
             let error = named(name).unwrap_err();
             assert!(matches!(error, CatalogueError::Sizes { .. }));
-            let expected = format!("`{name}` could be RTX 3060 8GB, RTX 3060 12GB");
+            let expected = format!("`{name}` could mean RTX 3060 8GB, RTX 3060 12GB");
             assert_eq!(error.to_string(), expected);
         }
         assert_eq!(named("RTX 3060 12GB").unwrap().total, gib(12));
@@ -474,7 +474,7 @@ mod tests {
         }
         for name in ["Radeon 8060S", "Radeon 8060S 0GB"] {
             let error = named(name).unwrap_err().to_string();
-            assert!(error.ends_with(&format!("say how much of it, as in `{name} 64GB`")), "{error}");
+            assert!(error.ends_with(&format!("state how much the GPU has, as in `{name} 64GB`")), "{error}");
         }
     }
 }

@@ -33,7 +33,7 @@ impl Draft {
             });
         }
         if HEADS.contains(&architecture) {
-            let what = format!("a draft of architecture `{architecture}`");
+            let what = format!("a draft model of architecture `{architecture}`");
             return Err(Error::Unread { file: file(header), what });
         }
         let options = DraftOptions::default();

@@ -28,13 +28,13 @@ pub enum Error {
     #[error("{file}: the memory of {what} is not known")]
     Unread { file: String, what: String },
     /// The machine has no GPU with the name that was requested for a draft.
-    #[error("the draft {draft} is to be on `{device}`, which this machine lacks: {there}")]
+    #[error("the draft model {draft} was requested on `{device}`, which this machine lacks: {there}")]
     Device { draft: String, device: String, there: String },
     /// llama.cpp would refuse this draft for this model (common/speculative.cpp, `common_speculative_are_compatible`).
-    #[error("{draft} cannot draft for {main}: {what} is {of_draft} and {of_main}")]
+    #[error("{draft} cannot draft for {main}: {what} is {of_draft} in the draft model, but {of_main} in the model")]
     Vocabulary { draft: String, main: String, what: String, of_draft: String, of_main: String },
     /// The projector's output and the text model's embeddings differ in width (mtmd.cpp, `mtmd_context::mtmd_context`).
-    #[error("{file} is made for embeddings of {of_mmproj}, but those of {main} are {of_main} wide")]
+    #[error("{file} computes embeddings of {of_mmproj} elements, but {main} needs {of_main}")]
     Width { file: String, main: String, of_mmproj: u64, of_main: u64 },
 }
 

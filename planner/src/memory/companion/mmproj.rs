@@ -121,8 +121,8 @@ impl Mmproj {
         }
     }
 
-    /// If each row of an image attends to all others, the model must compute all rows of an image at once. This is the
-    /// number of rows of the largest image.
+    /// The number of rows of the largest image, if each row of an image attends to all others: the model must then
+    /// compute all rows of an image at once. Otherwise `None`.
     pub(super) fn rows_at_once(&self) -> Option<u32> {
         let of_images = |encoder: &&Encoder| encoder.is_non_causal;
         self.encoders.iter().filter(of_images).map(|encoder| encoder.rows(self.max_image_tokens)).max()

@@ -23,7 +23,9 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     if ours != theirs {
         return differs("the type of the vocabulary", shown(ours.as_bytes()), shown(theirs.as_bytes()));
     }
-    for (name, what) in [("bos", "the token before a text"), ("eos", "the token after a text")] {
+    for (name, what) in
+        [("bos", "the token that is added before a text"), ("eos", "the token that is added after a text")]
+    {
         if let (Some(ours), Some(theirs)) = (added(draft, name)?, added(main, name)?)
             && ours != theirs
         {
@@ -32,7 +34,7 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     }
     let (ours, theirs) = (size(draft)?, size(main)?);
     if ours.abs_diff(theirs) > MAX_SIZE_DIFFERENCE {
-        let of_main = format!("{theirs}, more than {MAX_SIZE_DIFFERENCE} tokens apart");
+        let of_main = format!("{theirs} (sizes may differ by at most {MAX_SIZE_DIFFERENCE})");
         return differs("the size of the vocabulary", ours.to_string(), of_main);
     }
     let tokens = "tokenizer.ggml.tokens";
@@ -93,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_draft_has_the_main_models_vocabulary_or_the_error_says_what_differs() {
-        let before = "the token before a text";
+        let before = "the token that is added before a text";
         for (draft, main, expected) in [
             // One vocabulary may have up to 128 tokens more.
             (bpe(1000), bpe(1128), None),

@@ -140,10 +140,10 @@ impl Headroom {
     ///   activations.
     /// - Other backends. Driver: 560 MiB. Growth: that of CUDA and that of Vulkan together.
     ///
-    /// A measurement replaces the table's value, with two exceptions in which it can only raise the value. The value
-    /// for growth can only rise if this workload exceeds the measured workload in any respect. Both values can only
-    /// rise if the driver's version is unknown, because the version may have changed. For a device that is not yet
-    /// open, the context's memory comes from the table.
+    /// A measurement replaces the table's value, with two exceptions. If this workload exceeds the measured workload in
+    /// any respect, the measurement can raise the value for growth, but not lower it. If the driver's version is
+    /// unknown, the measurement can raise both values, but not lower them, because the version may have changed. For a
+    /// device that is not yet open, the context's memory comes from the table.
     ///
     /// **The margin** depends on the preset:
     ///

@@ -180,7 +180,7 @@ impl fmt::Display for Change {
         let aim = match self.effect {
             Effect::Fits => "to fit",
             Effect::Loads => "to load",
-            Effect::More => "for more",
+            Effect::More => "for more on GPUs",
             Effect::Faster => "for speed",
         };
         let kinds: Vec<String> = self.kinds.iter().map(ToString::to_string).collect();

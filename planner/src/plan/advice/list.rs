@@ -75,7 +75,7 @@ impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.changes.is_empty() && self.pointless.is_none() {
             return f.write_str(match self.lacks_nothing {
-                true => "nothing to change: everything that was asked for fits",
+                true => "nothing to change: everything that was requested fits",
                 false => "no change that was tried puts more of the model on GPUs",
             });
         }

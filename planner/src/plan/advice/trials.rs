@@ -103,7 +103,7 @@ impl<'a> Trials<'a> {
     }
 
     /// Whether everything fits with these changes. If everything fits, no part of a block stays on the host. So this
-    /// search leaves out parts, and is many times as fast.
+    /// search does not try to split blocks, which makes it many times faster.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
         let mut planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         if self.wants_all() && !planner.has_room_for_weights() {

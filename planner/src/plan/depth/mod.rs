@@ -84,7 +84,7 @@ impl ByDepth {
     /// of tokens of the context.
     pub(super) fn problem(&self, n_ctx: u32) -> Result<(), String> {
         let (crossing, seconds) = (self.crossing, &self.seconds);
-        ensure!(crossing <= n_ctx, "crossing is {crossing}, and the context has {n_ctx} tokens");
+        ensure!(crossing <= n_ctx, "crossing is {crossing}, but the context has {n_ctx} tokens");
         ensure!((1..=MAX_POINTS).contains(&seconds.len()), "seconds has {} points", seconds.len());
         ensure!(seconds.is_sorted_by(|a, b| a.depth < b.depth), "seconds has depths that do not ascend");
         let all = seconds.iter().flat_map(|at| [at.token, at.prompt_token]).flatten();
@@ -153,7 +153,7 @@ impl Plan {
         let speed = |at: SecondsAtDepth, which: usize| super::report::rounded(1.0 / at.token[which]);
         let measured = by_depth.moving_measured.as_ref().map(|conditions| format!(" (as measured {conditions})"));
         Some(format!(
-            "{} until some {crossing} tokens, {} tok/s; then {}, {} tok/s to the end; moving takes about {:.0} s, once{}",
+            "{} up to about {crossing} tokens, {} tok/s; then {}, {} tok/s to the end; moving takes about {:.0} s, once{}",
             shallow.0,
             speed(below, shallow.1),
             deep.0,
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_text_lists_both_placements_by_depth_from_either_side() {
-        let words = "all layers on the host until some 1000 tokens, 6.67 tok/s; then whole layers, 20 of 33 on GPUs, \
+        let words = "all layers on the host up to about 1000 tokens, 6.67 tok/s; then whole layers, 20 of 33 on GPUs, \
                      5.00 tok/s to the end; moving takes about 3 s, once";
         let deep = pair();
         for plan in [&deep, &deep.other().unwrap()] {

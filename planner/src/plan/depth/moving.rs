@@ -11,8 +11,8 @@ use crate::plan::speed::Rates;
 const WARM_FILE: f64 = 2e9;
 /// The assumed seconds of everything in a load except reading: contexts, compute buffers and the warm-up.
 const LOAD_BESIDE_READING: f64 = 1.0;
-/// Assumed bytes per second at which the states of texts are saved and restored, where the time covers both copies.
-/// This is used if no move was measured.
+/// Assumed bytes per second of saving and restoring the states of texts; the time covers both copies. This is used if
+/// no move was measured.
 const STATE: f64 = 4e9;
 
 /// Predicted seconds of a move to this placement, from the stated figures: all weights are read from the page cache,

@@ -16,7 +16,7 @@ pub enum MachineChange {
     GpuGone { gpu: String, device: Option<String> },
     /// A GPU or the host has fewer free bytes than the plan needs there, including the driver's memory and later
     /// growth.
-    #[error("{device} has {} free, and the plan needs {}", Bytes(*free), Bytes(*needed))]
+    #[error("{device} has {} free, but the plan needs {}", Bytes(*free), Bytes(*needed))]
     LessFree { device: String, needed: u64, free: u64 },
 }
 
@@ -112,8 +112,8 @@ mod tests {
             (|_, machine| machine.gpus.clear(), "there is no RTX 3050 (CUDA0) here"),
             (|_, machine| machine.gpus[0].name = "RTX 5090".to_owned(), "there is no RTX 3050 (CUDA0) here"),
             (|saved, _| saved.plan.placements[0].device = None, "there is no RTX 3050 here"),
-            (|_, machine| machine.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB"),
-            (|_, machine| machine.host.available = gib(2), "the host has 2.0 GiB free, and the plan needs 2.4 GiB"),
+            (|_, machine| machine.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, but the plan needs 4.2 GiB"),
+            (|_, machine| machine.host.available = gib(2), "the host has 2.0 GiB free, but the plan needs 2.4 GiB"),
             // A different number of free bytes is accepted if it is enough, and additional GPUs are ignored.
             (|_, machine| machine.gpus[0].free = mib(4340), ""),
             (|_, machine| machine.gpus[0].free = gib(6), ""),

@@ -48,8 +48,8 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     ensure!(split_blocks <= blocks, "split_blocks is {split_blocks}, more than {blocks}");
     plan.context.sizes().map_err(|error| format!("context.{error}"))?;
     let (cache, planned) = (plan.context.moe_cache_size, plan.moe_cache.map_or(0, |cache| cache.bytes));
-    ensure!(cache == planned, "context.moe_cache_size is {cache}, and moe_cache has {planned} bytes");
-    ensure!(cache == 0 || plan.gpus().next().is_some(), "context.moe_cache_size is {cache}, and the plan has no GPU");
+    ensure!(cache == planned, "context.moe_cache_size is {cache}, but moe_cache has {planned} bytes");
+    ensure!(cache == 0 || plan.gpus().next().is_some(), "context.moe_cache_size is {cache}, but the plan has no GPU");
     check_placements(plan)?;
     check_split(plan)?;
     // A predicted speed is only displayed, but an element of its curve is accessed by the number of layers.
@@ -65,7 +65,7 @@ fn check_by_depth(plan: &Plan) -> Result<(), String> {
     let other = &by_depth.plan;
     check_plan(other).map_err(|problem| format!("plan.{problem}"))?;
     let blocks = (other.model.blocks, plan.model.blocks);
-    ensure!(blocks.0 == blocks.1, "plan.model.blocks is {}, and the plan has {}", blocks.0, blocks.1);
+    ensure!(blocks.0 == blocks.1, "plan.model.blocks is {}, but the plan has {}", blocks.0, blocks.1);
     // Whether the file is mapped depends on the devices in use.
     let like_here = |context: &ContextParams| ContextParams { mmap: plan.context.mmap, ..context.clone() };
     ensure!(like_here(&other.context) == plan.context, "plan.context is not that of the plan");
@@ -93,7 +93,7 @@ fn check_placements(plan: &Plan) -> Result<(), String> {
         ensure!(!twice, "{place}.device is {device}, which occurs twice");
     }
     let layers: u64 = gpus.iter().map(|gpu| u64::from(gpu.layers)).sum();
-    ensure!(layers == u64::from(n), "placements have {layers} layers on GPUs, and n_gpu_layers is {n}");
+    ensure!(layers == u64::from(n), "placements have {layers} layers on GPUs, but n_gpu_layers is {n}");
     let (paged, weights) = (plan.paging.map_or(0, |paging| paging.bytes), host.footprint.weights);
     ensure!(paged <= weights, "paging.bytes is {paged}, more than the host's weights, which are {weights}");
     for (index, placement) in plan.placements.iter().enumerate() {
@@ -115,7 +115,7 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     }
     ensure!(
         count == 0 || split.iter().any(|&share| share > 0.0),
-        "tensor_split is 0 everywhere: llama.cpp divides by its sum"
+        "tensor_split is 0 everywhere, so that llama.cpp would split by the bytes that are free during the load"
     );
     OverrideRules::new(&plan.overrides, gpus).map_err(|error| format!("overrides: {error}"))?;
     Ok(())

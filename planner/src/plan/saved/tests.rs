@@ -56,7 +56,7 @@ fn errors_name_the_wrong_file() {
         (Some("{\"version\": 1}"), "missing field"),
         (Some(&deep), "recursion limit"),
         (Some(&twice), "trailing"),
-        (Some(&too_long), "longer than any plan"),
+        (Some(&too_long), "which no saved plan or machine has"),
     ] {
         let _ = std::fs::remove_file(&file);
         if let Some(content) = content {
@@ -131,10 +131,10 @@ const INVALID_FIELDS: &str = r#"
 /plan/overrides               | [{"pattern": "a", "place": {"gpu": 1}}] | plan.overrides: tensor_buft_overrides `a`: there is no GPU 1: there are 1
 /plan/placements              | []                                  | plan.placements is empty
 /plan/placements/0/device     | ""                                  | plan.placements[0].device is not a valid device name
-/plan/placements/0/device     | "a\nb"                              | a string holds a control character
-/plan/model/name              | "\u009b2J"                          | a string holds a control character
-/plan/notes                   | ["\u001b[2J"]                       | a string holds a control character
-/plan/notes                   | [[{"\u001B": 1}]]                   | a string holds a control character
+/plan/placements/0/device     | "a\nb"                              | a string contains a control character
+/plan/model/name              | "\u009b2J"                          | a string contains a control character
+/plan/notes                   | ["\u001b[2J"]                       | a string contains a control character
+/plan/notes                   | [[{"\u001B": 1}]]                   | a string contains a control character
 /plan/placements/0/device     | "<257 times x>"                     | plan.placements[0].device is not a valid device name
 /plan/placements/0/kind       | "host"                              | plan.placements[0].kind is the host's
 /plan/placements/1/kind       | "gpu"                               | plan.placements ends with a GPU
@@ -188,7 +188,7 @@ fn two_placements_are_read_back_and_an_invalid_one_is_named() {
     assert_eq!(both.plan.other().unwrap().notes, ["the other one"]);
     assert_eq!(SavedPlan::from_json(&both.to_json().unwrap()).unwrap(), both);
     for (place, value, words) in [
-        ("/crossing", json!(8193), "plan.by_depth.crossing is 8193, and the context has 8192 tokens"),
+        ("/crossing", json!(8193), "plan.by_depth.crossing is 8193, but the context has 8192 tokens"),
         ("/seconds", json!([]), "plan.by_depth.seconds has 0 points"),
         ("/seconds/1/depth", json!(0), "plan.by_depth.seconds has depths that do not ascend"),
         ("/seconds/1/token/0", json!(-1.0), "-1 is not a time"),

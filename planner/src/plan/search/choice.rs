@@ -96,12 +96,12 @@ impl<'a> Placements<'a> {
         let exactly = self.request.gpu_layers.is_exact();
         if path.runs.is_empty() {
             let why = match nearest {
-                _ if exactly => "no layer on a GPU, as asked for".to_owned(),
+                _ if exactly => "no layer on a GPU, as requested".to_owned(),
                 _ if self.gpus.is_empty() && self.slow.is_empty() => {
                     format!("no layer on a GPU: {}", self.machine.why_no_gpu())
                 }
                 _ if self.gpus.is_empty() => "no layer on a GPU: none is faster than the host".to_owned(),
-                Some(nearest) => format!("no layer on a GPU: the output layer alone needs {}", lacks(nearest)),
+                Some(nearest) => format!("no layer on a GPU: even the output layer alone needs {}", lacks(nearest)),
                 None => "no layer on a GPU: the host alone is faster".to_owned(),
             };
             return (why, None);
@@ -121,7 +121,7 @@ impl<'a> Placements<'a> {
             format!("{all}, {what} of {} on the host", counted(split, "block"))
         };
         match nearest {
-            _ if exactly && n < layers => (format!("{kept}, as asked for"), Some(';')),
+            _ if exactly && n < layers => (format!("{kept}, as requested"), Some(';')),
             _ if refused => (format!("{kept}: llama.cpp refuses one more"), Some(';')),
             // A search with a cache fills the card with experts whose weights are on the host, so no block is left out
             // for lack of memory.

@@ -10,7 +10,7 @@ use super::path::Path;
 use super::setting_costs::host_role;
 
 /// A path is probed even if, by the estimate, a GPU lacks up to this many bytes. In the tests of this search, a
-/// correction that comes from another role is never wrong by more.
+/// correction that comes from another role is never wrong by more bytes than this.
 pub(super) const MAX_SLACK_BYTES: u64 = mib(128);
 
 /// After each probe of a run, the slack of its kind is divided by this number.

@@ -32,7 +32,7 @@ impl<'a> InfeasibleRuns<'a> {
         self.keys(path).position(|key| self.runs.contains(&key))
     }
 
-    /// Whether no continuation of this beginning of a path takes fewer bytes on any of the GPUs that it already has.
+    /// Whether no continuation of this beginning of a path takes fewer bytes on any GPU of the beginning.
     pub(super) fn is_settled(&self, path: &Path) -> bool {
         path.kept() > 0 || (self.parts.all.is_empty() && (path.first > 0 || path.single_copy))
     }

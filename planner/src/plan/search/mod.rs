@@ -384,7 +384,7 @@ impl<'a> Placements<'a> {
             return Some([Some(u64::MAX); HOST_ROLES]);
         }
         let room = host.available.checked_sub(headroom.total().saturating_add(costs.always_on_host))?;
-        // A GPU that shares the host's memory takes all bytes beyond its own pool from it.
+        // A GPU that shares the host's memory takes from the host all bytes beyond its own pool.
         let own = gpus().map(Gpu::own_free).fold(0, u64::saturating_add);
         let whole = costs.table.host_bytes[costs.table.layers as usize];
         if gpus().any(Gpu::shares_host_memory) && whole > room.saturating_add(own) {

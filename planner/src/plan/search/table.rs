@@ -30,9 +30,9 @@ impl Run {
         Self { first: n == 0, begin, end, kept }
     }
 
-    /// The role of the run, which determines most of its compute buffer. It depends on three facts: the run is the
-    /// output layer alone or has blocks; its GPU is another one or the first one, which computes large batches with the
-    /// host's weights; and none, some or all of its `parts` are on the host.
+    /// The role of the run, which determines most of its compute buffer. It depends on three facts: whether the run is
+    /// the output layer alone or has blocks; whether its GPU is the first one, which computes large batches with the
+    /// host's weights; and whether none, some or all of its `parts` are on the host.
     pub(super) const fn role(&self, layers: u32, parts: u32) -> usize {
         let place = match (self.first, self.begin > 0, self.begin + 1 >= layers) {
             (true, true, false) => 0,

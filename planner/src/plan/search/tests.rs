@@ -339,7 +339,8 @@ fn a_grown_context_is_stated_with_its_speeds_and_the_spare_bytes() {
     let (n_ctx, card) = (plan.context.n_ctx, plan.gpus().next().unwrap());
     assert!(n_ctx > 32_768 && plan.speed.as_ref().unwrap().generation[2].depth == n_ctx, "{plan}");
     let spare = format!(", {} to spare", Bytes(card.budget - card.footprint.total()));
-    let said = format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on 131072");
+    let said =
+        format!("{n_ctx} tokens of context, the most that moves no layer to the host; the model was trained on 131072");
     assert!(plan.notes[0].ends_with(&spare) && plan.notes.contains(&said), "{plan}");
     // The context is long enough for the requested workload.
     let request = Request::new().workload(crate::plan::Workload::new(60_000, 100)).at([64, 70_000]);
@@ -395,7 +396,7 @@ fn placements_that_were_once_missed_are_found() {
     let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
     let shared = card(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
     compare(&small(4, 768, 1536, 47_936), vec![shared], 449_284_980, &request, None).unwrap();
-    // If the host lacks only the bytes of the estimate's uncertainty, the search must not try it again.
+    // If the host lacks only the bytes of the estimate's uncertainty, the search must not try the placement again.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let gpus = vec![
         card(45_941_663),

@@ -137,7 +137,8 @@ fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth:
 impl Correction {
     /// Corrects the device's rates that `model` used for the prediction: the rates of its weight types, of its cache or
     /// of its prompts. `tokens` is the number of observed tokens, and `at` is the time in seconds since 1970 (UTC).
-    /// Earlier use counts by its tokens. It does not count if the new use `refutes` the earlier correction.
+    /// Earlier use is weighted by its number of tokens, but is not counted if the new use `refutes` the earlier
+    /// correction.
     pub fn apply(&self, model: &SpeedModel, rates: &mut MeasuredRates, tokens: u64, at: u64, refutes: bool) {
         let rate = model.rate(self.place);
         let learn = |used: &mut Option<UsedRate>, measured: u64| {

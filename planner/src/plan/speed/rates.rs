@@ -73,8 +73,8 @@ const PROMPT_ATTENTION: f64 = 0.5;
 const UNKNOWN_CORES: u32 = 8;
 /// Extra seconds of a layer with a recurrent state on a GPU: the convolution, the gates and the update of the state are
 /// many small kernels. Published for Qwen3.5 35B A3B with all layers on the card: 214 tokens per second on an RTX 5090
-/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com). From these figures follow 20 and 100 us for each of its 30
-/// recurrent layers.
+/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com). From these figures follow 20 and 100 us for each of the
+/// model's 30 recurrent layers.
 const GPU_RECURRENCE: f64 = 60e-6;
 /// Floating-point operations of prompts per byte of bandwidth, for a card of which only the bandwidth is known. The
 /// constant is the geometric mean of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second

@@ -172,8 +172,8 @@ impl Matrices {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// Bytes that `n_tokens` tokens read together. An expert is counted if any token uses it. How many these are is
-    /// estimated on the assumption that tokens choose all experts equally often.
+    /// Bytes that `n_tokens` tokens read together. An expert is counted if any token uses it. The number of used
+    /// experts is estimated on the assumption that tokens choose all experts equally often.
     pub(super) fn bytes(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         let unused = 1.0 - f64::from(used) / f64::from(count);

@@ -6,6 +6,62 @@ use autoplace_pool::Rung;
 
 use super::sim::{self, Action, Caching, Report, Rule, System, TracedModel, Wish};
 
+/// What a rule knows of the requests that are still to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Foresight {
+    /// The whole trace, so that each load is over in time, if there is time.
+    All,
+    /// Nothing: each load begins when a request for its model has come.
+    Nothing,
+}
+
+/// The least seconds that requests wait under a rule that begins their texts in the order of their arrival.
+///
+/// It is a bound, because it leaves out much: it only looks at two requests that follow each other. If the placements
+/// of their models fit beside each other, nothing is waited for (but a first load). Otherwise the second one is loaded,
+/// or re-placed, after the text of the first has ended, which ends as soon as if it had not waited itself. Texts at the
+/// same time do not slow each other down. Of all rungs, those are taken with which the sum is least.
+pub(super) fn in_order(trace: (&Machine, &[TracedModel], &[Wish]), caching: Caching, foresight: Foresight) -> f64 {
+    let (machine, models, wishes) = trace;
+    let mut is_read = vec![false; models.len()];
+    // For each rung of the last request's model, the least sum so far if it was served there.
+    let mut sums: Vec<f64> = Vec::new();
+    for (index, wish) in wishes.iter().enumerate() {
+        let rungs = models[wish.model].ladder.rungs();
+        let load = sim::seconds_of_load(machine, &rungs[0], caching == Caching::Pages && is_read[wish.model]);
+        let before = index.checked_sub(1).map(|index| &wishes[index]);
+        let first = match (is_read[wish.model], foresight) {
+            (true, _) => 0.0,
+            (false, Foresight::All) => (load - wish.at).max(0.0),
+            (false, Foresight::Nothing) => load,
+        };
+        is_read[wish.model] = true;
+        let delay = |from: &Rung, to: &Rung, before: &Wish| {
+            let over = before.at + models[before.model].alone(before);
+            let is_same = before.model == wish.model;
+            if is_same && from.held == to.held {
+                return if to.sequences() > 1 { 0.0 } else { (over - wish.at).max(0.0) };
+            }
+            if !is_same && sim::fit(machine, &[from, to]) {
+                return first;
+            }
+            let begins = if foresight == Foresight::All { over } else { over.max(wish.at) };
+            (begins + load - wish.at).max(0.0)
+        };
+        let least = |to: &Rung| match before {
+            None => first,
+            Some(before) => {
+                let from = models[before.model].ladder.rungs().iter().zip(&sums);
+                from.map(|(from, sum)| sum + delay(from, to, before)).fold(f64::INFINITY, f64::min)
+            }
+        };
+        let alone = models[wish.model].alone(wish);
+        let slower = |to: &Rung| (sim::seconds(to, wish) - alone).max(0.0);
+        sums = rungs.iter().map(|to| least(to) + slower(to)).collect();
+    }
+    sums.into_iter().fold(f64::INFINITY, f64::min)
+}
+
 /// Loads each model at its first request, at a rung that never changes.
 #[derive(Debug, Clone)]
 struct Fixed {
@@ -54,10 +110,8 @@ pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<R
     let (machine, models, wishes) = trace;
     let rung = |model: usize, index: usize| &models[model].ladder.rungs()[index];
     let fits = |indices: &[usize]| {
-        let held = || indices.iter().enumerate().map(|(model, &index)| &rung(model, index).held);
-        let gpus = machine.gpus.iter().enumerate();
-        gpus.into_iter().all(|(index, gpu)| held().map(|held| held.gpus[index]).sum::<u64>() <= gpu.free)
-            && held().map(|held| held.host).sum::<u64>() <= machine.host.available
+        let rungs: Vec<&Rung> = indices.iter().enumerate().map(|(model, &index)| rung(model, index)).collect();
+        sim::fit(machine, &rungs)
     };
     let report = |indices: &[usize]| {
         let rungs = indices.iter().enumerate().map(|(model, &index)| rung(model, index).clone()).collect();

@@ -33,7 +33,7 @@ pub(crate) struct TracedModel {
 
 impl TracedModel {
     /// The seconds that a text takes alone in the fastest placement for all texts at once.
-    fn alone(&self, wish: &Wish) -> f64 {
+    pub(crate) fn alone(&self, wish: &Wish) -> f64 {
         let rungs = self.ladder.rungs();
         let fastest = rungs.iter().find(|rung| rung.sequences() as usize == self.sequences);
         seconds(fastest.unwrap_or(&rungs[0]), wish)
@@ -162,15 +162,33 @@ pub(crate) fn seconds(rung: &Rung, wish: &Wish) -> f64 {
     f64::from(wish.prompt) / speed.prompt.tokens_per_second + f64::from(wish.reply) / speed.tokens_per_second
 }
 
+/// Seconds of a load of a file of which the host's memory has `cached` bytes.
+fn seconds_of_load_with(machine: &Machine, file: u64, cached: u64) -> f64 {
+    let from_disk = (file - cached) as f64 / machine.host.disk.unwrap().bytes_per_second as f64;
+    LOAD_SECONDS + from_disk + cached as f64 / WARM
+}
+
+/// Seconds of a load of a model whose file the host's memory has, or does not have.
+pub(crate) fn seconds_of_load(machine: &Machine, rung: &Rung, is_cached: bool) -> f64 {
+    let file = rung.plan.model.file_bytes;
+    seconds_of_load_with(machine, file, if is_cached { file } else { 0 })
+}
+
+/// Whether these placements fit on the machine together.
+pub(crate) fn fit(machine: &Machine, rungs: &[&Rung]) -> bool {
+    let gpus = machine.gpus.iter().enumerate();
+    let are_gpus =
+        gpus.into_iter().all(|(index, gpu)| rungs.iter().map(|rung| rung.held.gpus[index]).sum::<u64>() <= gpu.free);
+    are_gpus && rungs.iter().map(|rung| rung.held.host).sum::<u64>() <= machine.host.available
+}
+
 impl System {
     fn file(&self, model: usize) -> u64 {
         self.models[model].ladder.rungs()[0].plan.model.file_bytes
     }
 
     fn load_seconds(&self, model: usize) -> f64 {
-        let cached = self.cached[model].0;
-        let from_disk = (self.file(model) - cached) as f64 / self.machine.host.disk.unwrap().bytes_per_second as f64;
-        LOAD_SECONDS + from_disk + cached as f64 / WARM
+        seconds_of_load_with(&self.machine, self.file(model), self.cached[model].0)
     }
 
     /// The file was read: the files that were read longest ago leave the host's memory, except the parts that loaded
@@ -240,15 +258,8 @@ impl System {
 
     fn fits(&self, model: usize, rung: &Rung) -> bool {
         let others = self.loaded.iter().enumerate().filter(|(other, _)| *other != model);
-        let held: Vec<_> = others
-            .filter_map(|(_, loaded)| loaded.as_ref())
-            .map(|loaded| &loaded.rung.held)
-            .chain([&rung.held])
-            .collect();
-        let gpus = self.machine.gpus.iter().enumerate();
-        let are_gpus =
-            gpus.into_iter().all(|(index, gpu)| held.iter().map(|held| held.gpus[index]).sum::<u64>() <= gpu.free);
-        are_gpus && held.iter().map(|held| held.host).sum::<u64>() <= self.machine.host.available
+        let others = others.filter_map(|(_, loaded)| Some(&loaded.as_ref()?.rung));
+        fit(&self.machine, &others.chain([rung]).collect::<Vec<_>>())
     }
 
     /// Number of models that compute now.

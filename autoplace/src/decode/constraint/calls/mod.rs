@@ -80,8 +80,8 @@ impl Writer<'_> {
         format!("@{name}")
     }
 
-    /// A regular expression for a text. Where the text is a control token, the expression matches the token as well as
-    /// the plain characters.
+    /// A regular expression for a text. In this expression, each control token in the text matches both as the token
+    /// and as plain characters.
     fn expression(&self, text: &str) -> String {
         let mut written = String::new();
         let mut rest = text;

@@ -79,7 +79,9 @@ fn control_tokens_are_marks_and_part_of_no_value() {
 #[test]
 fn bare_texts_are_held_to_their_schemas() {
     let qwen = |schema: Value, value: &str| {
-        let tool = Tool::new("f", "", json!({"type": "object", "properties": {"a": schema}, "required": ["a"]}));
+        let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"],
+            "$defs": {"short": {"type": "string", "maxLength": 2}, "number": {"type": "integer"}}});
+        let tool = Tool::new("f", "", parameters);
         let held = Constraint::text_or_calls(ToolCallFormat::Qwen3Coder, &[(&tool, true)]);
         let answer =
             format!("<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>");
@@ -99,12 +101,26 @@ fn bare_texts_are_held_to_their_schemas() {
         (text(json!({"pattern": "b"})), "ac", false),
         (text(json!({"format": "date"})), "2024-02-29", true),
         (text(json!({"format": "date"})), "2023-02-29", false),
+        (text(json!({"pattern": r"^a/b\.c$"})), "a/b.c", true),
+        (text(json!({"pattern": r"^a/b\.c$"})), "a/bxc", false),
+        (text(json!({"pattern": "^(?:on|off)$"})), "off", true),
+        (text(json!({"pattern": "^(?:on|off)$"})), "offer", false),
+        (text(json!({"format": "ipv4"})), "10.0.0.1", true),
+        (text(json!({"format": "ipv4"})), "10.0.0.256", false),
+        (text(json!({"format": "uuid"})), "123e4567-e89b-12d3-a456-426614174000", true),
+        (text(json!({"format": "uuid"})), "123e4567", false),
         (text(json!({"minLength": 2})), "a", false),
         (text(json!({})), "two\nlines <b>", true),
         (text(json!({})), "\n  indented\n", true),
         (json!({}), "whatever", true),
         (json!({"type": ["string", "null"], "maxLength": 4}), "null", true),
         (json!({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}), "abc", false),
+        (json!({"anyOf": [{"type": "string", "maxLength": 1}, {"type": "string", "pattern": "^x+$"}]}), "xx", true),
+        (json!({"anyOf": [{"type": "string", "maxLength": 1}, {"type": "string", "pattern": "^x+$"}]}), "ab", false),
+        (json!({"$ref": "#/$defs/short"}), "ab", true),
+        (json!({"$ref": "#/$defs/short"}), "abc", false),
+        (json!({"type": "array", "items": {"$ref": "#/$defs/number"}}), "[1, 2]", true),
+        (json!({"type": "array", "items": {"$ref": "#/$defs/number"}}), "[\"1\"]", false),
         (json!({"type": "boolean"}), "true", true),
         (json!({"type": "boolean"}), "yes", false),
         (json!({"type": "array", "items": {"type": "integer"}}), "[1, 2]", true),
@@ -127,6 +143,10 @@ fn an_argument_that_a_format_cannot_enforce_is_refused_with_its_place() {
     let anchored = json!({"type": "string", "pattern": "a^b|c"});
     let (place, _) = refused(&Tool::new("f", "", json!({"type": "object", "properties": {"a": anchored}})));
     assert_eq!(place, "tools[0].function.parameters.properties.a");
+    let one_of = json!({"oneOf": [{"type": "string", "maxLength": 1}, {"type": "string", "pattern": "x"}]});
+    let (place, reason) = refused(&Tool::new("f", "", json!({"type": "object", "properties": {"a": one_of}})));
+    assert_eq!(place, "tools[0].function.parameters.properties.a");
+    assert!(reason.contains("oneOf"), "{reason}");
     // A format in JSON can enforce these alternatives. Qwen3-Coder's format can too, because it also accepts JSON.
     let either = walk(&json!({"anyOf": [{"required": ["note"]}, {"required": ["days"]}]}));
     for format in [ToolCallFormat::Hermes, ToolCallFormat::Qwen3Coder] {

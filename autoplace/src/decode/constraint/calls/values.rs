@@ -52,8 +52,8 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
     });
     if let (Some(keyword), true) = (says_more, tool.is_strict) {
         return Err(refused(format!(
-            "`{keyword}` beside `properties` is not enforced where the model's format writes each argument by itself: \
-             `tool_choice` can be `required`, which has another form"
+            "`{keyword}` beside `properties` is not enforced, because the model's format writes each argument separately: \
+             with `tool_choice` `required`, the calls have another format"
         )));
     }
     let unnamed =
@@ -88,7 +88,8 @@ impl Argument {
         }
     }
 
-    /// The schema of all arguments, in which the root is replaced by the schema of this argument.
+    /// The schema of all arguments (`root`), in which the property with this argument's name has this argument's
+    /// schema.
     fn around(&self) -> Value {
         let mut root = self.root.clone();
         root["properties"][self.name.as_str()] = self.schema.clone();

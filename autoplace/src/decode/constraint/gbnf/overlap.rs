@@ -255,7 +255,7 @@ fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usiz
             break;
         }
     }
-    // Keeps only the last point of each terminal, because this division may make the others unnecessary.
+    // Keeps only the last point of each terminal, because a division there may make the other divisions unnecessary.
     to_divide.sort_unstable_by_key(|(terminal, part)| (*terminal, std::cmp::Reverse(*part)));
     to_divide.dedup_by_key(|(terminal, _)| *terminal);
     Ok(to_divide)

@@ -327,7 +327,7 @@ impl<'a> Parser<'a> {
         if self.take("[") {
             let digits = self.run("the number of a token", |c| c.is_ascii_digit())?;
             let Ok(id) = digits.parse::<i32>() else {
-                return self.error(format!("token {digits} is in no vocabulary"));
+                return self.error(format!("no vocabulary has a token {digits}"));
             };
             if !self.take("]>") {
                 return self.expected("`]>`");

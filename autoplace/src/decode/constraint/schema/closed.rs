@@ -2,7 +2,7 @@
 //! the same (common/json-schema-to-grammar.cpp, `_build_object_rule`), because a model invents additional arguments if
 //! the grammar allows them.
 //!
-//! JSON Schema itself allows other properties. Where several schemas name the properties of an object (`allOf`, `$ref`
+//! JSON Schema itself allows other properties. If several schemas name the properties of an object (`allOf`, `$ref`
 //! next to keywords, `anyOf` next to `properties`), the object is closed to all properties that none of these schemas
 //! names.
 

@@ -88,8 +88,8 @@ static DATE: LazyLock<String> = LazyLock::new(|| {
     format!("[0-9]{{4}}-(?:{day})|{leap}-02-29")
 });
 
-/// RFC 3339, `full-time`. A leap second is the last second of a UTC day. The offset of such a time is a multiple of a
-/// quarter of an hour, as in all time zones.
+/// RFC 3339, `full-time`. A leap second is the last second of a UTC day. In a time with a leap second, the offset must
+/// be a multiple of a quarter of an hour, as in all time zones.
 static TIME: LazyLock<String> = LazyLock::new(|| {
     const FRACTION: &str = r"(?:\.[0-9]+)?";
     let mut leaps = vec![format!("23:59:60{FRACTION}[zZ]")];
@@ -172,7 +172,7 @@ fn reference(more: &str) -> String {
 }
 
 /// Characters of a URI, including percent-encoded characters. `count` is the quantifier with which they are repeated.
-/// `others` are characters that are allowed in addition to the characters of a name.
+/// `others` are characters that are allowed in addition to those of a `reg-name`.
 fn segment(more: &str, others: &str, count: &str) -> String {
     format!("(?:[a-zA-Z0-9\\-._~!$&'()*+,;={others}{more}]|%[0-9a-fA-F]{{2}}){count}")
 }
@@ -201,5 +201,5 @@ static URI_TEMPLATE: LazyLock<String> = LazyLock::new(|| {
 const JSON_POINTER: &str = "(?:/(?:[^/~]|~[01])*)*";
 const RELATIVE_JSON_POINTER: &str = r"(?:0|[1-9][0-9]*)(?:[+-][1-9][0-9]*)?(?:#|(?:/(?:[^/~]|~[01])*)*)";
 
-/// Maximum number of characters in a host name and in an email address.
+/// The maximum numbers of characters: in a host name, and in an email address.
 pub(super) const MAX_CHARACTERS: [(&str, u64); 2] = [("hostname", 253), ("email", 254)];

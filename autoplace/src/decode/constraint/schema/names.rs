@@ -1,12 +1,12 @@
-//! Removes a pattern of property names if no further name can match it. Otherwise llguidance would allow the first
-//! character of such a name, although the name could then not be completed.
+//! Removes a pattern of property names if only names of listed properties match it. Otherwise llguidance would allow
+//! the first character of another name, which could then not be completed.
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-/// The maximum number of steps to check whether any names remain. After this many steps, it is assumed that some
-/// remain.
+/// The maximum number of steps to check whether a pattern matches any other names. If this is still unknown after so
+/// many steps, the pattern stays.
 const STEPS: u64 = 10_000;
 /// Characters that a name can contain without `\u`.
 const WRITTEN: &str = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]*";

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 /// `WhiteSpace` and `LineTerminator` of ECMA 262, the characters of `\s`, for use within a class.
 const SPACES: &str = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}";
-/// Strings that can be written without `\u`. llguidance drops other characters.
+/// Strings that can be written without `\u`. llguidance drops characters that need `\u`.
 const WRITTEN: &str = r"^[^\x00-\x07\x0B\x0E-\x1F\x7F]*$";
 
 /// Translates the patterns of one schema.

@@ -12,7 +12,7 @@ use super::subschemas::{ANNOTATIONS, STRUCTURE, is_in, is_own, subschemas};
 /// Maximum number of copied values (about 200 bytes each) and visited alternatives.
 const MAX_COPIES: usize = 500_000;
 /// Maximum number of properties that may come first in a value, plus three for each array or object that the value may
-/// be. llguidance makes four items for each of them.
+/// be. llguidance makes four items for each of these properties.
 const MAX_BEGINNINGS: usize = 1100;
 /// Maximum nesting of references, alternatives and properties. llguidance's own limit is 128.
 const MAX_DEPTH: usize = 256;

@@ -62,7 +62,7 @@ fn quota_of(
             Some(CpuLimit { file: file.replace(char::is_control, " "), quota_us, period_us })
         }
         _ => {
-            notes.add(file, format!("holds {text:?}, which is not a known limit: ignored"));
+            notes.add(file, format!("contains {text:?}, which is not a known limit: ignored"));
             None
         }
     }

@@ -70,7 +70,7 @@ fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, Str
         return None;
     }
     let Ok(bytes) = number.parse() else {
-        let text = format!("holds {number:?}, which is not a known limit: ignored");
+        let text = format!("contains {number:?}, which is not a known limit: ignored");
         notes.add(file, text);
         return None;
     };
@@ -81,7 +81,7 @@ fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, Str
 fn usage_in(tree: Tree<'_>, file: &str, notes: &mut Notes) -> u64 {
     let used = tree.read(file, notes).and_then(|text| text.trim().parse().ok());
     used.unwrap_or_else(|| {
-        let text = "does not state the group's use: the whole limit counts as available";
+        let text = "does not state the group's memory use: the whole limit counts as available";
         notes.add(file, text);
         0
     })

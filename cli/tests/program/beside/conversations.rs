@@ -1,5 +1,6 @@
-//! `conversations`: measures many conversations on servers with few places: `autoplace serve`, and the llama-server of
-//! the pinned llama.cpp. It reports the share of the prompts that each server computes, the total time, and the memory.
+//! Measures many conversations (`cargo xtask conversations`) on servers with few places: `autoplace serve`, and the
+//! llama-server of the pinned llama.cpp. It reports the share of the prompts that each server computes, the total time,
+//! and the memory.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: a Markdown table on standard output. Both
 //! servers get the same trace: conversations that continue after turns of other conversations, edits of earlier turns,
@@ -16,8 +17,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::servers::{Arguments, Kind, Random, Server, servers, words};
-use crate::workspace::Workspace;
+use super::{Arguments, Kind, Random, Server, servers, words};
 
 /// The number of places of each server, and of requests that run at the same time.
 const PLACES: usize = 8;
@@ -94,11 +94,13 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Measures with this model. The second argument is the number of conversations; the default is 200.
-pub(crate) fn conversations(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    let arguments = Arguments::read(arguments, "conversations MODEL [CONVERSATIONS]", 200, &[])?;
+/// The second argument is the number of conversations; the default is 200.
+#[test]
+#[ignore = "minutes, beside a llama-server: `cargo xtask conversations MODEL`"]
+fn the_tokens_that_many_conversations_on_few_places_compute() -> Result<()> {
+    let arguments = Arguments::from_environment("conversations MODEL [CONVERSATIONS]", 200, &[])?;
     let (model, count) = (arguments.model, arguments.number);
-    let servers = servers(workspace)?;
+    let servers = servers()?;
     let trace = trace(count);
     println!("| {count} conversations, {} requests | tokens of prompts | computed | time | peak memory |", trace.len());
     println!("|---|--:|--:|--:|--:|");
@@ -187,20 +189,14 @@ fn ask(server: &Server, history: &History, message: &str) -> Result<(String, u64
     Ok((content.to_owned(), prompt, prompt - cached.min(prompt)))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{TURNS, Turn, trace};
-
-    #[test]
-    fn the_trace_has_all_kinds_of_turns_and_is_always_the_same() {
-        let requests = trace(200);
-        assert_eq!(requests.len(), 200 * TURNS);
-        assert_eq!(requests, trace(200));
-        let count = |is: fn(Turn) -> bool| requests.iter().filter(|request| is(request.kind)).count();
-        assert!(count(|turn| turn == Turn::Edit) > 60);
-        assert!(count(|turn| matches!(turn, Turn::Fork { .. })) > 15);
-        let conversations: std::collections::BTreeSet<_> =
-            requests.iter().map(|request| request.conversation).collect();
-        assert!(conversations.len() > 180, "{}", conversations.len());
-    }
+#[test]
+fn the_trace_has_all_kinds_of_turns_and_is_always_the_same() {
+    let requests = trace(200);
+    assert_eq!(requests.len(), 200 * TURNS);
+    assert_eq!(requests, trace(200));
+    let count = |is: fn(Turn) -> bool| requests.iter().filter(|request| is(request.kind)).count();
+    assert!(count(|turn| turn == Turn::Edit) > 60);
+    assert!(count(|turn| matches!(turn, Turn::Fork { .. })) > 15);
+    let conversations: std::collections::BTreeSet<_> = requests.iter().map(|request| request.conversation).collect();
+    assert!(conversations.len() > 180, "{}", conversations.len());
 }

@@ -130,19 +130,14 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{base64, bitmap};
-
-    #[test]
-    fn a_file_is_written_in_base64_and_as_long_as_its_header_says() {
-        assert_eq!(
-            ["", "f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes())),
-            ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]
-        );
-        for (bits, pixels) in [(1, 8), (24, 16)] {
-            let file = bitmap(2, 2, bits, pixels);
-            assert_eq!(file[2..6], (file.len() as u32).to_le_bytes());
-        }
+#[test]
+fn a_file_is_written_in_base64_and_as_long_as_its_header_says() {
+    assert_eq!(
+        ["", "f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes())),
+        ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]
+    );
+    for (bits, pixels) in [(1, 8), (24, 16)] {
+        let file = bitmap(2, 2, bits, pixels);
+        assert_eq!(file[2..6], (file.len() as u32).to_le_bytes());
     }
 }

@@ -1,15 +1,16 @@
 //! Attacks on a server of several models.
 
+use super::Server;
 use super::bodies::{BODY, TEXT, at_once, text};
 use super::rows::{Attack, Setup};
-use super::{MODEL, Server};
+use crate::server::FILE;
 
 /// The API key of the server that requires one.
 pub(super) const KEY: &str = "secret";
 
 /// The file of a pool with this many models, named `m0`, `m1` and so on.
 pub(super) fn file(models: usize) -> String {
-    (0..models).map(|number| format!("[models.m{number}]\nmodel = \"{MODEL}\"\nctx = 256\n")).collect()
+    (0..models).map(|number| format!("[models.m{number}]\nmodel = \"{FILE}\"\nctx = 256\n")).collect()
 }
 
 /// A request for a short text of this model.

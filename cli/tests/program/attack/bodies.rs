@@ -3,8 +3,8 @@
 use std::thread;
 
 use super::Server;
+pub(super) use crate::server::TEXT;
 
-pub(super) const TEXT: &str = "/v1/completions";
 /// Bytes of a body just below the size limit.
 pub(super) const BODY: usize = (16 << 20) - 1000;
 /// An object with one member, as an entry of a list. In most lists, this is the most expensive kind of entry.

@@ -1,9 +1,9 @@
-//! `server-memory`: measures the memory of `autoplace serve` and of llama.cpp's llama-server after many requests, and
+//! Measures the memory of `autoplace serve` and of llama.cpp's llama-server after many requests, and
 //! after many clients that come and go.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. Both servers
-//! get the same requests. The verb fails if an answer is incomplete, or if a place of a server is still occupied at the
-//! end.
+//! get the same requests (`cargo xtask server-memory`). The test fails if an answer is incomplete, or if a place of a
+//! server is still occupied at the end.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::servers::{Arguments, Kind, Random, Server, servers};
-use crate::workspace::Workspace;
+use super::{Arguments, Kind, Random, Server, servers};
 
 /// The number of places of each server, and of requests that run at the same time in the first part.
 const PLACES: usize = 8;
@@ -42,11 +41,13 @@ const REST: Duration = Duration::from_secs(3);
 const REQUESTS: &str = "requests";
 const COMING: &str = "clients";
 
-/// Measures with this model. The second argument is the number of requests; the default is 1,000.
-pub(crate) fn server_memory(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+/// The second argument is the number of requests; the default is 1,000.
+#[test]
+#[ignore = "minutes, beside a llama-server: `cargo xtask server-memory MODEL`"]
+fn the_memory_after_many_requests_and_many_clients() -> Result<()> {
     let usage = "server-memory MODEL [REQUESTS] [requests|clients]";
-    let arguments = Arguments::read(arguments, usage, 1000, &[REQUESTS, COMING])?;
-    let servers = servers(workspace)?;
+    let arguments = Arguments::from_environment(usage, 1000, &[REQUESTS, COMING])?;
+    let servers = servers()?;
     if arguments.has(REQUESTS) {
         let n = arguments.number;
         println!("\n| {n} requests, {PLACES} at once | started | after a half | after all | peak | time |");
@@ -74,7 +75,7 @@ fn start(kind: &Kind, model: &Path) -> Result<Server> {
 }
 
 fn mib(bytes: Option<u64>) -> Result<String> {
-    let bytes = bytes.context("the memory of a process is read from /proc: Linux only")?;
+    let bytes = bytes.context("the memory of a process is read from /proc, so this works on Linux only")?;
     Ok(format!("{} MiB", bytes >> 20))
 }
 

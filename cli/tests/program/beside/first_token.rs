@@ -1,5 +1,5 @@
-//! `first-token`: measures how long many simultaneous users wait for their first token, with `autoplace serve` and with
-//! the llama-server of the pinned llama.cpp.
+//! Measures how long many simultaneous users wait for their first token, with `autoplace serve` and with
+//! the llama-server of the pinned llama.cpp (`cargo xtask first-token`).
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. The servers
 //! take turns. Each round starts a new server, so that no prompt is cached.
@@ -10,8 +10,7 @@ use std::thread;
 
 use anyhow::Result;
 
-use crate::servers::{Arguments, Kind, Server, Timed, servers};
-use crate::workspace::Workspace;
+use super::{Arguments, Kind, Server, Timed, servers};
 
 /// The number of sequences of each server.
 const SEQUENCES: usize = 8;
@@ -90,13 +89,15 @@ impl Figures {
     }
 }
 
-/// Measures with this model. The second argument is the number of rounds; the default is three. A word selects the
-/// loads with that word in their names.
-pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+/// The second argument is the number of rounds; the default is three. A word selects the loads with that word in their
+/// names.
+#[test]
+#[ignore = "minutes, beside a llama-server: `cargo xtask first-token MODEL`"]
+fn the_time_to_the_first_token_of_many_prompts() -> Result<()> {
     let loads = loads();
     let names: Vec<&str> = loads.iter().map(|load| load.name).collect();
-    let arguments = Arguments::read(arguments, "first-token MODEL [ROUNDS] [LOAD]", 3, &names)?;
-    let servers = servers(workspace)?;
+    let arguments = Arguments::from_environment("first-token MODEL [ROUNDS] [LOAD]", 3, &names)?;
+    let servers = servers()?;
     for load in loads.iter().filter(|load| arguments.has(load.name)) {
         let mut figures = [Vec::new(), Vec::new()];
         for round in 0..arguments.number {

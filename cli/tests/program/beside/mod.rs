@@ -1,21 +1,22 @@
-//! Runs `autoplace serve` and llama.cpp's llama-server for the verbs that measure both: it builds their programs,
-//! starts their processes, and requests texts.
+//! `autoplace serve` beside llama.cpp's llama-server: times and memory, as tables. Each test is ignored, and has a verb
+//! of `cargo xtask`, which compiles both programs with the same options.
 //!
-//! In: a model, and the arguments of a verb. Out: running servers, and the times and tokens of their texts.
+//! In: a model, and both programs. Out: running servers, and the times and tokens of their texts.
+
+mod conversations;
+mod first_token;
+mod server_memory;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-
-use crate::llama_tools;
-use crate::workspace::{Running, Workspace, run};
 
 /// Words of the prompts. In most vocabularies, each word is one or two tokens.
 const WORDS: [&str; 16] = [
@@ -25,24 +26,35 @@ const WORDS: [&str; 16] = [
 /// Maximum time for a server to load the model, and to answer.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// The arguments of a verb: `MODEL [NUMBER] [PART]`.
+/// The variables with a test's arguments, one a line, and with the programs of both servers.
+const ARGUMENTS: &str = "AUTOPLACE_BESIDE_ARGUMENTS";
+const OURS: &str = "AUTOPLACE_SERVER";
+const THEIRS: &str = "AUTOPLACE_LLAMA_SERVER";
+
+/// The arguments of a test: `MODEL [NUMBER] [PART]`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Arguments {
-    pub(crate) model: PathBuf,
-    /// A number that the verb defines, such as rounds or requests.
-    pub(crate) number: usize,
+struct Arguments {
+    model: PathBuf,
+    /// A number that the test defines, such as rounds or requests.
+    number: usize,
     /// A word that selects the parts with that word in their names. The empty word selects all parts.
     part: String,
 }
 
 impl Arguments {
+    /// The arguments in the environment, as [`read`](Self::read) parses them.
+    fn from_environment(usage: &str, number: usize, parts: &[&str]) -> Result<Self> {
+        let given = std::env::var(ARGUMENTS).unwrap_or_default();
+        Self::read(&given.lines().map(str::to_owned).collect::<Vec<_>>(), usage, number, parts)
+    }
+
     /// Parses the arguments. `usage` is the text for an error, and `number` is the default. `parts` are the names of
     /// the parts that can be measured separately.
-    pub(crate) fn read(arguments: &[String], usage: &str, number: usize, parts: &[&str]) -> Result<Self> {
+    fn read(arguments: &[String], usage: &str, number: usize, parts: &[&str]) -> Result<Self> {
         let usage = || format!("usage: cargo xtask {usage}");
         let Some((model, rest)) = arguments.split_first() else { bail!(usage()) };
         let mut read = Self { model: std::path::absolute(model)?, number, part: String::new() };
-        ensure!(read.model.is_file(), "{} is no file", read.model.display());
+        ensure!(read.model.is_file(), "{} is not a file", read.model.display());
         let mut rest = rest.iter();
         let mut next = rest.next();
         if let Some(number) = next.and_then(|word| word.parse().ok()) {
@@ -58,63 +70,55 @@ impl Arguments {
         Ok(read)
     }
 
-    pub(crate) fn has(&self, part: &str) -> bool {
+    fn has(&self, part: &str) -> bool {
         part.contains(&self.part)
     }
 }
 
 /// Pseudo-random numbers, which are the same for both servers.
-pub(crate) struct Random(pub(crate) u64);
+struct Random(u64);
 
 impl Random {
-    pub(crate) fn below(&mut self, n: usize) -> usize {
+    fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as usize) % n
     }
 }
 
 /// The words of a prompt.
-pub(crate) fn words(seed: u64, n: usize) -> String {
+fn words(seed: u64, n: usize) -> String {
     let mut random = Random(seed);
     (0..n).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" ")
 }
 
 /// The times of one text in seconds, from the moment of the request.
 #[derive(Debug, Clone)]
-pub(crate) struct Timed {
-    pub(crate) first: f64,
-    pub(crate) end: f64,
-    pub(crate) longest_gap: f64,
-    pub(crate) prompt_tokens: u64,
-    pub(crate) tokens: u64,
+struct Timed {
+    first: f64,
+    end: f64,
+    longest_gap: f64,
+    prompt_tokens: u64,
+    tokens: u64,
 }
 
-/// The variable for a llama-server that is already built. It must have the options of our own build.
-const BUILT: &str = "AUTOPLACE_LLAMA_SERVER";
-
-/// Compiles both servers with the same options, or uses the llama-server in the environment variable.
-pub(crate) fn servers(workspace: &Workspace) -> Result<[Kind; 2]> {
-    run(&mut workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
-    let ours = workspace.target.join("release").join(format!("autoplace{}", std::env::consts::EXE_SUFFIX));
-    let theirs = match std::env::var_os(BUILT) {
-        Some(built) => PathBuf::from(built),
-        None => {
-            let folder = llama_tools::build(workspace, &["llama-server"])?;
-            folder.join(format!("llama-server{}", std::env::consts::EXE_SUFFIX))
-        }
+/// Both servers.
+fn servers() -> Result<[Kind; 2]> {
+    let program = |name: &str| {
+        let path = std::env::var_os(name).map(PathBuf::from).with_context(|| format!("{name} names no program"))?;
+        ensure!(path.is_file(), "{name}: there is no file {}", path.display());
+        Ok(path)
     };
-    ensure!(theirs.is_file(), "there is no llama-server at {}", theirs.display());
-    Ok([Kind::Autoplace(ours), Kind::LlamaServer(theirs)])
+    Ok([Kind::Autoplace(program(OURS)?), Kind::LlamaServer(program(THEIRS)?)])
 }
 
 /// A kind of server, and its program.
-pub(crate) enum Kind {
+enum Kind {
     Autoplace(PathBuf),
     LlamaServer(PathBuf),
 }
 
 impl Kind {
-    pub(crate) fn name(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Self::Autoplace(_) => "autoplace serve",
             Self::LlamaServer(_) => "llama-server",
@@ -137,23 +141,31 @@ impl Kind {
     }
 }
 
-pub(crate) struct Server {
-    process: Running,
+/// A running server, which is ended when this value is dropped.
+struct Server {
+    process: Child,
     address: SocketAddr,
 }
 
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 impl Server {
-    pub(crate) fn start(kind: &Kind, model: &Path, sequences: usize, n_ctx: usize, more: &[&str]) -> Result<Self> {
+    fn start(kind: &Kind, model: &Path, sequences: usize, n_ctx: usize, more: &[&str]) -> Result<Self> {
         // The listener is dropped here, so the port is free again.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let log = std::env::temp_dir().join(format!("first-token-{}.log", address.port()));
         let mut command = kind.command(model, address.port(), sequences, n_ctx, more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let process = command.spawn().with_context(|| format!("{command:?}"))?;
-        let mut server = Self { process: Running(process), address };
+        let mut server = Self { process, address };
         let begun = Instant::now();
         while !server.is_ready() {
-            let ended = server.process.0.try_wait()?;
+            let ended = server.process.try_wait()?;
             ensure!(ended.is_none() && begun.elapsed() < PATIENCE, "{} did not start: {}", kind.name(), log.display());
             thread::sleep(Duration::from_millis(100));
         }
@@ -161,17 +173,17 @@ impl Server {
     }
 
     /// The peak memory of the process, in bytes (Linux).
-    pub(crate) fn peak_memory(&self) -> Option<u64> {
+    fn peak_memory(&self) -> Option<u64> {
         self.status("VmHWM:")
     }
 
     /// The current memory of the process, in bytes (Linux).
-    pub(crate) fn memory(&self) -> Option<u64> {
+    fn memory(&self) -> Option<u64> {
         self.status("VmRSS:")
     }
 
     fn status(&self, name: &str) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).ok()?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
     }
@@ -185,7 +197,7 @@ impl Server {
 
     /// Requests a chat completion with this body. Returns the connection, from which the caller must read the whole
     /// answer.
-    pub(crate) fn ask(&self, body: &Value) -> Result<TcpStream> {
+    fn ask(&self, body: &Value) -> Result<TcpStream> {
         let body = body.to_string();
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -205,7 +217,7 @@ impl Server {
     }
 
     /// Requests one text, and closes the connection after this many events of its stream.
-    pub(crate) fn leave(&self, number: usize, words: usize, tokens: usize, events: usize) -> Result<()> {
+    fn leave(&self, number: usize, words: usize, tokens: usize, events: usize) -> Result<()> {
         let mut left = events;
         let mut lines = self.stream(number, words, tokens)?.lines();
         while left > 0 {
@@ -217,7 +229,7 @@ impl Server {
     }
 
     /// Requests one text and reads its stream. `begun` is called at the first token.
-    pub(crate) fn text(&self, number: usize, words: usize, tokens: usize, mut begun: impl FnMut()) -> Result<Timed> {
+    fn text(&self, number: usize, words: usize, tokens: usize, mut begun: impl FnMut()) -> Result<Timed> {
         let asked = Instant::now();
         let stream = self.stream(number, words, tokens)?;
         let mut text = Timed { first: 0.0, end: 0.0, longest_gap: 0.0, prompt_tokens: 0, tokens: 0 };
@@ -257,32 +269,27 @@ fn prompt(number: usize, words: usize) -> String {
     format!("{number}. {}", self::words(number as u64 + 1, words))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+const PARTS: [&str; 2] = ["8 prompts", "32 prompts"];
 
-    const PARTS: [&str; 2] = ["8 prompts", "32 prompts"];
+fn parsed(arguments: &[&str]) -> Option<(usize, String)> {
+    let file = format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
+    let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("FILE", &file)).collect();
+    let read = Arguments::read(&arguments, "verb MODEL [NUMBER] [PART]", 3, &PARTS).ok()?;
+    assert_eq!(read.model, Path::new(&file));
+    Some((read.number, read.part))
+}
 
-    fn read(arguments: &[&str]) -> Option<(usize, String)> {
-        let file = format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
-        let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("FILE", &file)).collect();
-        let read = Arguments::read(&arguments, "verb MODEL [NUMBER] [PART]", 3, &PARTS).ok()?;
-        assert_eq!(read.model, Path::new(&file));
-        Some((read.number, read.part))
-    }
+#[test]
+fn a_comparison_takes_a_model_and_optionally_a_number_and_a_part() {
+    assert_eq!(parsed(&["FILE"]), Some((3, String::new())));
+    assert_eq!(parsed(&["FILE", "1"]), Some((1, String::new())));
+    assert_eq!(parsed(&["FILE", "32 prompts"]), Some((3, "32 prompts".to_owned())));
+    assert_eq!(parsed(&["FILE", "1", "prompts"]), Some((1, "prompts".to_owned())));
+}
 
-    #[test]
-    fn a_verb_takes_a_model_and_optionally_a_number_and_a_part() {
-        assert_eq!(read(&["FILE"]), Some((3, String::new())));
-        assert_eq!(read(&["FILE", "1"]), Some((1, String::new())));
-        assert_eq!(read(&["FILE", "32 prompts"]), Some((3, "32 prompts".to_owned())));
-        assert_eq!(read(&["FILE", "1", "prompts"]), Some((1, "prompts".to_owned())));
-    }
-
-    #[test]
-    fn unknown_arguments_of_a_verb_are_refused() {
-        for arguments in [&[][..], &["no such file"], &["FILE", "texts"], &["FILE", "1", "prompts", "x"]] {
-            assert_eq!(read(arguments), None, "{arguments:?}");
-        }
+#[test]
+fn unknown_arguments_of_a_comparison_are_refused() {
+    for arguments in [&[][..], &["no such file"], &["FILE", "texts"], &["FILE", "1", "prompts", "x"]] {
+        assert_eq!(parsed(arguments), None, "{arguments:?}");
     }
 }

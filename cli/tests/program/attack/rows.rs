@@ -132,14 +132,14 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        name: "300 halves of heads, of 256 open files",
+        name: "300 incomplete heads, with at most 256 open files",
         most: 64,
         answers: &["200"],
         setup: Setup::Plain,
         run: |server| held(server, 300, "GET /health HTTP/1.1\r\nho"),
     },
     Attack {
-        name: "256 halves of bodies, of 256 open files",
+        name: "256 incomplete bodies, with at most 256 open files",
         most: 64,
         answers: &["200"],
         setup: Setup::Plain,
@@ -153,7 +153,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |server| vec![server.sent("GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n")],
     },
     Attack {
-        name: "a worker that was stopped (SIGSTOP), and given up after 5 s",
+        name: "a worker that is stopped (SIGSTOP), and replaced after 5 s",
         most: 64,
         answers: &["200"],
         setup: Setup::Isolated,
