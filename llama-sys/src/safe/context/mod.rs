@@ -16,6 +16,7 @@ mod rows;
 mod state;
 mod state_rows;
 mod stream;
+mod unfinished;
 mod written_rows;
 
 use std::cell::UnsafeCell;
@@ -79,7 +80,7 @@ pub struct Context {
     control_vector: bool,
     abort: Arc<AtomicBool>,
     /// The sequences that are restored only partly.
-    unfinished: Vec<written_rows::Unfinished>,
+    unfinished: Vec<unfinished::Unfinished>,
     /// Why the context must not be used any more.
     poisoned: Option<String>,
     /// The output flags of the last batch, with which indices are checked.

@@ -9,30 +9,13 @@
 
 use super::state_rows::{RowPiece, RowShape};
 use super::stream::{Part, refused};
+use super::unfinished::Unfinished;
 use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
 
 /// Rows are gathered in a buffer of this size before a tensor gets them.
 const BUFFER: usize = 1 << 20;
-
-/// A sequence whose cells are assigned, and whose rows are only partly written.
-#[derive(Debug)]
-pub(super) struct Unfinished {
-    seq: SeqId,
-    /// Where the rows belong, in the order of the stream.
-    places: Vec<raw::shim_place>,
-    /// For each lane, the bytes that a token has in the lanes before it and in the lane.
-    lanes: Vec<(usize, usize)>,
-    /// Bytes of a token in all lanes.
-    row: usize,
-    tokens: usize,
-    /// The lane, the piece, and the bytes of the piece's lane that are already written.
-    from: (usize, usize, usize),
-    /// The place, and its bytes that are already written.
-    to: (usize, u64),
-    buffer: Vec<u8>,
-}
 
 impl Unfinished {
     /// The next rows, at most `most` bytes, without those that end a piece's lane. Empty if all rows are written.
