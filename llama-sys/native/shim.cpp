@@ -254,11 +254,11 @@ private:
 };
 
 // Passes only the requested ranges of the stream to `put`. Without ranges, it passes all bytes between the rows of
-// tensors.
+// tensors, and the places of the rows to `later`, if there is one.
 class range_writer : public llama_io_write_i {
 public:
-    range_writer(const shim_range * ranges, size_t n_ranges, shim_put put, void * user) :
-        ranges(ranges), n_ranges(n_ranges), put(put), user(user) {}
+    range_writer(const shim_range * ranges, size_t n_ranges, shim_put put, void * user, shim_later later = nullptr) :
+        ranges(ranges), n_ranges(n_ranges), put(put), later(later), user(user) {}
 
     void write(const void * src, size_t size) override {
         if (!ranges) {
@@ -271,6 +271,10 @@ public:
 
     void write_tensor(ggml_tensor * tensor, size_t offset, size_t size) override {
         if (!ranges) {
+            const shim_place place = { tensor, offset, size };
+            if (later && !later(user, &place)) {
+                throw std::runtime_error("the host has no memory for a list of cells");
+            }
             at += size;
             return;
         }
@@ -314,20 +318,22 @@ private:
     const shim_range * ranges;
     size_t   n_ranges;
     shim_put put;
+    shim_later later;
     void *   user;
     size_t   next = 0;
     size_t   at   = 0;
     std::vector<uint8_t> piece;
 };
 
+// Reads the stream from `take`. With `later`, the tensors' bytes among the first `later_end` bytes are not read: `later`
+// gets the places for them.
 class stream_reader : public llama_io_read_i {
 public:
-    stream_reader(shim_take take, void * user, size_t size) : take(take), user(user), size(size) {}
+    stream_reader(shim_take take, void * user, size_t size, shim_later later = nullptr, size_t later_end = 0) :
+        take(take), later(later), user(user), size(size), later_end(later_end) {}
 
     void read(void * dst, size_t n) override {
-        if (n > size - taken) {
-            throw std::runtime_error("the state ends too early");
-        }
+        check(n);
         // `dst` may be uninitialised, but the Rust function that reads it expects initialised memory.
         std::memset(dst, 0, n);
         if (!take(user, dst, n)) {
@@ -337,6 +343,15 @@ public:
     }
 
     void read_tensor(ggml_tensor * tensor, size_t offset, size_t n) override {
+        if (later && taken < later_end) {
+            check(n);
+            const shim_place place = { tensor, offset, n };
+            if (!later(user, &place)) {
+                throw std::runtime_error("the host has no memory for a list of cells");
+            }
+            taken += n;
+            return;
+        }
         piece.resize(std::min(n, piece_bytes));
         for (size_t at = 0; at < n; at += piece.size()) {
             const size_t part = std::min(n - at, piece.size());
@@ -348,12 +363,26 @@ public:
     size_t n_bytes() override { return taken; }
 
 private:
-    shim_take take;
-    void *    user;
-    size_t    size;
-    size_t    taken = 0;
+    void check(size_t n) const {
+        if (n > size - taken) {
+            throw std::runtime_error("the state ends too early");
+        }
+    }
+
+    shim_take  take;
+    shim_later later;
+    void *     user;
+    size_t     size;
+    size_t     later_end;
+    size_t     taken = 0;
     std::vector<uint8_t> piece;
 };
+
+void check_place(const shim_place * place, uint64_t from, size_t size) {
+    if (from > place->size || size > place->size - from) {
+        throw std::runtime_error("the bytes are not in their cells");
+    }
+}
 
 } // namespace
 
@@ -890,6 +919,47 @@ size_t shim_state_read(llama_context * ctx, llama_seq_id seq, bool partial, size
         stream_reader io(take, user, size);
         ctx->get_memory()->state_read(io, seq, flags_of(partial));
         return io.n_bytes();
+    });
+}
+
+size_t shim_state_read_cells(llama_context * ctx, llama_seq_id seq, size_t size, size_t later_end, shim_take take, shim_later later,
+                             void * user, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
+    return guarded(error, (size_t) 0, [&] {
+        stream_reader io(take, user, size, later, later_end);
+        ctx->get_memory()->state_read(io, seq, 0);
+        return io.n_bytes();
+    });
+}
+
+size_t shim_state_write_cells(llama_context * ctx, llama_seq_id seq, shim_put put, shim_later later, void * user, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
+    return guarded(error, (size_t) 0, [&] {
+        range_writer io(nullptr, 0, put, user, later);
+        ctx->get_memory()->state_write(io, seq, 0);
+        return io.n_bytes();
+    });
+}
+
+bool shim_place_read(llama_context * ctx, const shim_place * place, uint64_t from, void * data, size_t size, shim_error * error) {
+    return guarded(error, false, [&] {
+        check_place(place, from, size);
+        ctx->synchronize();
+        ggml_backend_tensor_get(place->tensor, data, place->offset + from, size);
+        return true;
+    });
+}
+
+bool shim_place_write(llama_context * ctx, const shim_place * place, uint64_t from, const void * data, size_t size, shim_error * error) {
+    return guarded(error, false, [&] {
+        check_place(place, from, size);
+        ctx->synchronize();
+        ggml_backend_tensor_set(place->tensor, data, place->offset + from, size);
+        return true;
     });
 }
 

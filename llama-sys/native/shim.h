@@ -261,6 +261,29 @@ size_t shim_state_write_ranges(struct llama_context * ctx, llama_seq_id seq, boo
 // the state.
 size_t shim_state_read (struct llama_context * ctx, llama_seq_id seq, bool partial, size_t size, shim_take take, void * user,
                         struct shim_error * error);
+// A range of a tensor.
+struct shim_place {
+    struct ggml_tensor * tensor;
+    uint64_t offset;
+    uint64_t size;
+};
+// Returning false ends the call with an error.
+typedef bool (*shim_later)(void * user, const struct shim_place * place);
+// The parts of a whole state: passes the bytes between the rows of tensors to `put`, and the places of the rows to
+// `later`, both in the order of the stream. Reads no row. Returns the number of bytes of the whole stream.
+size_t shim_state_write_cells(struct llama_context * ctx, llama_seq_id seq, shim_put put, shim_later later, void * user,
+                              struct shim_error * error);
+// As shim_state_read, of a whole state. But those bytes of tensors that are among the first `later_end` bytes of the
+// stream are not read: `later` gets the places for them, in the order of the stream. The cells are the sequence's from
+// now on, and the caller must write these places before the sequence is computed or read.
+size_t shim_state_read_cells(struct llama_context * ctx, llama_seq_id seq, size_t size, size_t later_end, shim_take take,
+                             shim_later later, void * user, struct shim_error * error);
+// Waits for computations in progress, and reads or writes `size` bytes at `from` in a place. A place is valid as long as
+// its context lives, and holds rows of the sequence until cells of the sequence are removed or the memory is cleared.
+bool   shim_place_read (struct llama_context * ctx, const struct shim_place * place, uint64_t from, void * data, size_t size,
+                        struct shim_error * error);
+bool   shim_place_write(struct llama_context * ctx, const struct shim_place * place, uint64_t from, const void * data, size_t size,
+                        struct shim_error * error);
 
 // Loads all backend libraries in a folder.
 void               shim_backend_load_all_from(const char * dir, struct shim_error * error);

@@ -229,11 +229,14 @@ impl PromptStore {
     }
 
     /// Brings the pieces of a beginning into memory. `None` if one of them is damaged or gone; the store has then
-    /// forgotten it, and another search finds less.
-    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
+    /// forgotten it, and another search finds less. Also `None` once the pieces are no longer wanted.
+    pub(crate) fn bring(&self, found: &Found, is_wanted: impl Fn() -> bool) -> Option<Brought> {
         let Shared { tree, folder } = self.shared();
         let mut brought = Brought { pieces: Vec::new(), rest: None, from_folder: 0 };
         for piece in &found.pieces {
+            if !is_wanted() {
+                return None;
+            }
             let (data, from_folder) = self.data(piece.id)?;
             brought.from_folder += if from_folder { piece.wanted } else { 0 };
             brought.pieces.push((data, piece.tokens, piece.wanted));

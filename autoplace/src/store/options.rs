@@ -105,7 +105,7 @@ pub struct StoreUse {
     pub copied_bytes: u64,
     /// Time that the threads of texts have spent on copying them.
     pub copying_time: Duration,
-    /// The longest time that a running text has waited for the copying between two of its tokens. The copying from the
-    /// contexts of drafters does not count here.
+    /// The longest time that a running text has waited for copying and restoring between two of its tokens. The
+    /// contexts of drafters do not count here.
     pub longest_pause: Duration,
 }

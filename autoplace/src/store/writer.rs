@@ -115,7 +115,7 @@ fn take_over(shared: &Shared, folder_bytes: u64, is_warned: &mut bool) {
             to_write.into_iter().for_each(|id| write_one(shared, id, is_warned));
         }
         Err(error) => {
-            tracing::debug!(target: "autoplace::store", "another process still writes to the folder: {error}")
+            tracing::debug!(target: "autoplace::store", "another process still writes to the folder: {error}");
         }
     }
 }

@@ -36,6 +36,17 @@ fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
     builder(path, request, store).load().unwrap()
 }
 
+/// Leaves the process only this much more memory. Plans keep 64 MiB free.
+#[cfg(target_os = "linux")]
+fn take_memory(left: u64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = format!("--data={}", (data << 10) + left);
+    let limited = Command::new("prlimit").args(["--pid", &std::process::id().to_string(), &limit]).status();
+    assert!(limited.unwrap().success(), "util-linux has prlimit");
+}
+
 /// For each kind of memory, one model: attention, attention with compressed keys (MLA), windows, a recurrent state, and
 /// hybrids.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 6] {
@@ -200,17 +211,27 @@ fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_bac
     turn("", &model, &words(1, 300));
     turn("", &model, &words(2, 300));
     assert!(store.usage().pieces > 0);
-    // Of the memory that the process may take, less is left than the margin that plans keep free.
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
-    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
-    let limit = format!("--data={}", (data << 10) + 48 * MIB);
-    let limited = Command::new("prlimit").args(["--pid", &std::process::id().to_string(), &limit]).status();
-    assert!(limited.unwrap().success(), "util-linux has prlimit");
+    take_memory(48 * MIB);
     let text = complete(generate(&model, &prompt), &model);
     assert_eq!(text, expected);
     let usage = store.usage();
     assert_eq!((usage.pieces, usage.memory_limit), (0, 256 * MIB), "{usage:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn where_the_process_runs_short_of_memory_nothing_is_read_from_the_folder() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, files) = (random("llama", None, folder.path()), folder.path().join("store"));
+    let history = turn("", &load(&path, request(1024, 1, false), &in_folder(&files)), &words(1, 300)).0;
+    let next = [&history[..], &words(2, 20)].concat();
+    let model = load(&path, request(1024, 1, false), &in_folder(&files));
+    let expected = complete(generate(&model, &next).cache_prompt(false), &model);
+    take_memory(48 * MIB);
+    let text = complete(generate(&model, &next), &model);
+    assert_eq!(text, expected);
+    assert_eq!(text.statistics().restored_tokens, 0, "{:?}", text.statistics());
 }
 
 /// Three turns leave several recurrent states of one text, and a later state displaces an earlier one in the store.
@@ -256,6 +277,61 @@ fn nine_conversations_in_two_places_compute_their_new_words_only() {
             }
         }
     }
+}
+
+#[test]
+fn a_waiting_text_is_restored_while_another_text_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        for kv_unified in [false, true] {
+            let title = format!("{title}, {kv_unified}");
+            let files = folder.path().join(&title);
+            let mut history =
+                turn(&title, &load(&path, request(1600, 2, kv_unified), &in_folder(&files)), &words(1, 300)).0;
+            let model = load(&path, request(1600, 2, kv_unified), &in_folder(&files));
+            let engine = Engine::new(&model).unwrap();
+            // First a thread reads the pieces from the folder, and then they are in memory.
+            for (round, from_folder) in [(0, true), (1, false)] {
+                let prompt = words(10 + round, 40);
+                let mut running = engine.submit(generate(&model, &prompt).max_tokens(300)).unwrap();
+                let begun = running.pieces().next().unwrap().unwrap();
+                let next = [&history[..], &words(20 + round, 20)].concat();
+                let again = answered(engine.submit(generate(&model, &next)).unwrap());
+                assert_eq!(again.tokens, raw(&model, &next, ANSWER), "{title}");
+                let (known, statistics) = (history.len() - 1, again.statistics());
+                assert_eq!(statistics.restored_tokens, known, "{title}: {statistics:?}");
+                assert_eq!(statistics.restored_from_folder, if from_folder { known } else { 0 }, "{title}");
+                let whole: Vec<Token> = begun.token.into_iter().chain(answered(running).tokens).collect();
+                assert_eq!(whole, raw(&model, &prompt, 300), "{title}");
+                history = [next, again.tokens].concat();
+                // Two texts at the same time displace both others.
+                let others = [30, 40].map(|seed| engine.submit(generate(&model, &words(seed + round, 100))).unwrap());
+                others.into_iter().for_each(|text| drop(answered(text)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_waiting_text_whose_pieces_are_damaged_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, files) = (random("llama", None, folder.path()), folder.path().join("store"));
+    let history = turn("", &load(&path, request(1600, 2, false), &in_folder(&files)), &words(1, 300)).0;
+    let model = load(&path, request(1600, 2, false), &in_folder(&files));
+    let engine = Engine::new(&model).unwrap();
+    let mut running = engine.submit(generate(&model, &words(2, 40)).max_tokens(300)).unwrap();
+    running.pieces().next().unwrap().unwrap();
+    for file in fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.extension().is_some_and(|ending| ending == "piece") {
+            let mut bytes = fs::read(&file).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            fs::write(file, bytes).unwrap();
+        }
+    }
+    let next = [&history[..], &words(3, 20)].concat();
+    let text = answered(engine.submit(generate(&model, &next)).unwrap());
+    assert_eq!(text.tokens, raw(&model, &next, ANSWER));
+    assert_eq!(text.statistics().restored_tokens, 0);
 }
 
 #[test]
@@ -382,6 +458,33 @@ fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts
     let expected = drafts(None);
     assert!(expected.1 > 10, "{expected:?}");
     assert_eq!(drafts(Some(PromptStore::new(256 * MIB))), expected);
+}
+
+/// The draft model's context keeps the cells of texts that the model's context has forgotten. If these cells leave no
+/// room for a restored text, its pieces stay in the store until they have made room.
+#[test]
+fn a_draft_models_context_without_room_does_not_forget_a_stored_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = exact("llama", folder.path());
+    let mut request = speculative_support::request(1024, 3, 3).n_batch(64);
+    request.params.kv_unified = true;
+    let builder = speculative_support::builder(&path, request).draft(&path);
+    let model = builder.prompt_store(PromptStore::new(256 * MIB)).load().unwrap();
+    let mut session = model.session().unwrap();
+    let speculation = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
+    let mut turn = |prompt: &[Token]| {
+        let generate = generate(&model, prompt).temp(0.0).speculate(speculation);
+        session.begin(generate).unwrap();
+        to_the_end(&mut session).pop().unwrap()
+    };
+    let long = words(1, 500);
+    turn(&long);
+    for seed in 2..6 {
+        turn(&words(seed, 310));
+    }
+    let again = turn(&[&long[..], &words(9, 60)].concat());
+    let statistics = again.statistics();
+    assert!(statistics.restored_tokens >= 500 && statistics.restored_draft_tokens >= 500, "{statistics:?}");
 }
 
 #[test]

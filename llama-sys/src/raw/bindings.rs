@@ -2090,6 +2090,24 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct shim_place {
+    pub tensor: *mut ggml_tensor,
+    pub offset: u64,
+    pub size: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_place"][::core::mem::size_of::<shim_place>() - 24usize];
+    ["Alignment of shim_place"][::core::mem::align_of::<shim_place>() - 8usize];
+    ["Offset of field: shim_place::tensor"][::core::mem::offset_of!(shim_place, tensor) - 0usize];
+    ["Offset of field: shim_place::offset"][::core::mem::offset_of!(shim_place, offset) - 8usize];
+    ["Offset of field: shim_place::size"][::core::mem::offset_of!(shim_place, size) - 16usize];
+};
+pub type shim_later = ::core::option::Option<
+    unsafe extern "C" fn(user: *mut ::core::ffi::c_void, place: *const shim_place) -> bool,
+>;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct shim_buffer_bytes {
     pub buft: ggml_backend_buffer_type_t,
     pub device: ggml_backend_dev_t,
@@ -3362,6 +3380,40 @@ functions! {
         user: *mut ::core::ffi::c_void,
         error: *mut shim_error,
     ) -> usize;
+    pub fn shim_state_write_cells(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        put: shim_put,
+        later: shim_later,
+        user: *mut ::core::ffi::c_void,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_read_cells(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        size: usize,
+        later_end: usize,
+        take: shim_take,
+        later: shim_later,
+        user: *mut ::core::ffi::c_void,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_place_read(
+        ctx: *mut llama_context,
+        place: *const shim_place,
+        from: u64,
+        data: *mut ::core::ffi::c_void,
+        size: usize,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_place_write(
+        ctx: *mut llama_context,
+        place: *const shim_place,
+        from: u64,
+        data: *const ::core::ffi::c_void,
+        size: usize,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_backend_load_all_from(dir: *const ::core::ffi::c_char, error: *mut shim_error);
     pub fn shim_rpc_protocol(version: *mut u8);
     pub fn shim_rpc_add_server(endpoint: *const ::core::ffi::c_char, error: *mut shim_error) -> ggml_backend_reg_t;

@@ -102,7 +102,8 @@ fn a_sequence_may_begin_at_another_position_than_0() {
         let data = context.read_rows(0, &rows, 0..rows.tokens()).unwrap();
         let given = [RowPiece { data: &data, tokens: rows.tokens(), wanted: rows.tokens() }];
         let mut other = cpu_context(params);
-        other.write_rows_from(1, 3, rows.shape(), &given, &[]).unwrap();
+        other.begin_rows(1, 3, rows.shape(), &given, &[]).unwrap();
+        assert!(!other.write_more_rows(1, &given, usize::MAX).unwrap());
         // The rows are in other cells now. So the last bits of the logits may be different.
         let written = other.rows(1).unwrap().unwrap();
         assert_eq!((written.first(), written.tokens()), (3, rows.tokens()));
@@ -169,5 +170,82 @@ fn pieces_that_do_not_fit_are_refused_and_leave_an_empty_sequence() {
     }
     for bytes in [&[][..], &[2], &[0, 0], &shape.to_bytes()[..20]] {
         assert_eq!(RowShape::from_bytes(bytes), None);
+    }
+}
+
+#[test]
+fn rows_are_written_in_parts_between_computations_of_another_sequence() {
+    for (params, kv_unified) in layouts().into_iter().flat_map(|params| [(params.clone(), false), (params, true)]) {
+        let params = ContextParams { n_seq_max: 3, kv_unified, ..params };
+        let mut context = cpu_context(params.clone());
+        let text = text();
+        context.decode(&batch_of(&text, 0)).unwrap();
+        let (shape, pieces) = pieces(&mut context, &[8, text.len() - 8]);
+        let given: Vec<_> = pieces.iter().map(|(data, n)| RowPiece { data, tokens: *n, wanted: *n }).collect();
+        let running = tokens("And he said");
+        let mut alone = cpu_context(params.clone());
+        alone.decode(&batch_of(&running, 0)).unwrap();
+        let mut other = cpu_context(params);
+        // With a unified cache, free cells between those of other sequences divide the rows of the restored sequence.
+        let mut batch = Batch::default();
+        text[..5].iter().zip(0..).for_each(|(token, position)| batch.add(*token, position, 2, true));
+        other.decode(&batch).unwrap();
+        other.decode(&batch_of(&running, 0)).unwrap();
+        other.kv_seq_remove(2, 0..Position::MAX).unwrap();
+        other.begin_rows(1, 0, &shape, &given, &[]).unwrap();
+        let bytes = (shape.row_bytes() * text.len()).div_ceil(7);
+        let (mut position, mut parts) = (running.len(), 0);
+        loop {
+            let (expected, logits) = (logits_after(&mut alone, 0, position), logits_after(&mut other, 0, position));
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-3 * a.abs().max(1.0);
+            assert!(expected.iter().zip(&logits).all(close), "{kv_unified}: {position}");
+            position += 1;
+            parts += 1;
+            if !other.write_more_rows(1, &given, bytes).unwrap() {
+                break;
+            }
+            // Until the last part is written, the sequence can only be removed.
+            let mut batch = Batch::default();
+            batch.add(300, text.len() as Position, 1, true);
+            assert!(matches!(other.decode(&batch), Err(Error::State { .. })));
+            assert!(matches!(other.rows(1), Err(Error::State { .. })));
+            assert!(matches!(other.save_state(1), Err(Error::State { .. })));
+            assert!(matches!(other.kv_seq_copy(1, 2, 0..Position::MAX), Err(Error::State { .. })));
+            assert!(matches!(other.kv_seq_remove(1, 3..Position::MAX), Err(Error::State { .. })));
+        }
+        assert!(parts >= 7, "{parts}");
+        let rows = other.rows(1).unwrap().unwrap();
+        let all = context.rows(0).unwrap().unwrap();
+        assert!(
+            other.read_rows(1, &rows, 0..text.len()).unwrap() == context.read_rows(0, &all, 0..text.len()).unwrap()
+        );
+        assert!(matches!(other.write_more_rows(1, &given, 1), Err(Error::State { .. })));
+    }
+}
+
+#[test]
+fn a_sequence_that_is_removed_before_its_last_rows_gets_no_more_of_them() {
+    for params in layouts() {
+        let mut context = cpu_context(params.clone());
+        let text = text();
+        context.decode(&batch_of(&text, 0)).unwrap();
+        let (shape, pieces) = pieces(&mut context, &[text.len()]);
+        let given = [RowPiece { data: &pieces[0].0, tokens: text.len(), wanted: text.len() }];
+        let mut other = cpu_context(params);
+        for clears in [false, true] {
+            other.begin_rows(1, 0, &shape, &given, &[]).unwrap();
+            assert!(other.write_more_rows(1, &given, 1).unwrap());
+            match clears {
+                true => other.kv_clear().unwrap(),
+                false => drop(other.kv_seq_remove(1, 0..Position::MAX).unwrap()),
+            }
+            assert!(matches!(other.write_more_rows(1, &given, 1), Err(Error::State { .. })));
+            assert_eq!(other.kv_seq_end(1).unwrap(), None);
+        }
+        // Other pieces than those of the beginning are refused, and the sequence is then empty.
+        other.begin_rows(1, 0, &shape, &given, &[]).unwrap();
+        assert!(matches!(other.write_more_rows(1, &[], 1), Err(Error::State { .. })));
+        assert_eq!(other.kv_seq_end(1).unwrap(), None);
+        other.decode(&batch_of(&text, 0)).unwrap();
     }
 }

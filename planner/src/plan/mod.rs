@@ -24,6 +24,7 @@ mod request;
 mod saved;
 mod search;
 pub mod speed;
+mod split_blocks;
 mod stated;
 mod workload;
 
@@ -70,7 +71,7 @@ pub struct Plan {
     /// split.
     pub full_offload: bool,
     /// The number of blocks on GPUs that keep some of their weights on the host.
-    #[serde(default, alias = "parted_blocks")]
+    #[serde(flatten, with = "split_blocks")]
     pub split_blocks: u32,
     /// Every device in use: the GPUs first, the host last. A plan without layers on GPUs lists only the host. For a
     /// load by such a plan, llama.cpp must get no devices, so that it does not touch any GPU.

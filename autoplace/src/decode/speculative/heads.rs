@@ -44,11 +44,13 @@ impl Heads {
         let mut restored = 0;
         if let Some(stored) = &mut stored {
             stored.changed(seq);
+            let others =
+                (0..).zip(&self.held).filter(|(other, _)| *other != seq).map(|(_, known)| known.computed).sum();
             let known = self.known(seq);
             let goes_on = held && (known.end() == from + 1 || (known.end() == from && known.has_next(width)));
             if !goes_on
                 && let Some(text) =
-                    stored.restore_followed(&mut self.context, SeqTokens { seq, tokens }, from, width)?
+                    stored.restore_followed(&mut self.context, SeqTokens { seq, tokens }, from, (width, others))?
             {
                 restored = text.tokens.len();
                 *self.known(seq) = text;

@@ -72,8 +72,9 @@ impl Draft {
         let mut restored = 0;
         if let Some(stored) = &mut stored {
             stored.changed(seq);
-            if let Some(now) = stored.restore(&mut self.context, text, keep)? {
-                *held = tokens[..now].to_vec();
+            let others: usize = self.held.iter().map(Vec::len).sum::<usize>() - keep;
+            if let Some(now) = stored.restore(&mut self.context, text, keep, others)? {
+                self.held[seq as usize] = tokens[..now].to_vec();
                 (keep, restored) = (now, now);
             }
         }

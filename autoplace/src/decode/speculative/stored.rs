@@ -77,30 +77,39 @@ impl StoredDrafter {
     }
 
     /// Restores the longest stored beginning of a text into the context of a draft model, if this is worthwhile
-    /// although the context already holds the first `keep` tokens. Returns the number of tokens that the context then
-    /// holds, or `None` if nothing has changed.
+    /// although the context already holds the first `keep` tokens. `others` is the number of tokens of other sequences
+    /// in this context. Returns the number of tokens that the context then holds, or `None` if nothing has changed.
     pub(super) fn restore(
         &mut self,
         context: &mut Context,
         SeqTokens { seq, tokens }: SeqTokens<'_>,
         keep: usize,
+        others: usize,
     ) -> Result<Option<usize>, Error> {
+        if !has_room(context, others, tokens.len()) {
+            return Ok(None);
+        }
         let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
         let Some((found, brought)) = self.stored.bring_longest(prefix, keep) else { return Ok(None) };
         context.kv_seq_remove(seq, 0..Position::MAX)?;
-        let restored = self.stored.restore(context, seq, (&found, &brought), found.tokens);
+        let end = found.tokens;
+        let restored = self.stored.restore(context, seq, (found, brought), end);
         Ok(Some(restored.map_or(0, |restored| restored.tokens)))
     }
 
     /// Restores what the block for multi-token prediction held of an earlier text that ended just before the token
-    /// `from`. If the result is `None`, the block's record is unchanged, but its context may be empty.
+    /// `from`. `width` is the size of a hidden state, and `others` the number of tokens of other sequences. If the
+    /// result is `None`, the block's record is unchanged, but its context may be empty.
     pub(super) fn restore_followed(
         &mut self,
         context: &mut Context,
         SeqTokens { seq, tokens }: SeqTokens<'_>,
         from: usize,
-        width: usize,
+        (width, others): (usize, usize),
     ) -> Result<Option<Followed>, Error> {
+        if !has_room(context, others, from) {
+            return Ok(None);
+        }
         // The last token is included because the search always leaves one token to be computed.
         let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
             return Ok(None);
@@ -120,7 +129,7 @@ impl StoredDrafter {
         }
         let hidden = end.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         context.kv_seq_remove(seq, 0..Position::MAX)?;
-        let restored = self.stored.restore(context, seq, (&found, &brought), from);
+        let restored = self.stored.restore(context, seq, (found, brought), from);
         let followed = Followed { first: 1, tokens: known.to_vec(), computed: known.len(), hidden };
         Ok(restored.map(|_| followed))
     }
@@ -195,4 +204,11 @@ impl StoredDrafter {
         }
         Ok(())
     }
+}
+
+/// Whether a drafter's context has room for a text of this many tokens beside `others` tokens of other sequences. The
+/// sequences of ended texts keep their cells until a draft needs them, and only a batch that finds no room clears them.
+/// If pieces were restored before that, the context would refuse them, and the store would forget them.
+fn has_room(context: &Context, others: usize, tokens: usize) -> bool {
+    !context.kv_unified() || others + tokens <= context.n_ctx() as usize
 }

@@ -48,7 +48,7 @@ impl Driver {
         }
         self.let_abandoned_go();
         self.put_aside();
-        self.let_waiting_in();
+        let is_preparing = self.let_waiting_in();
         self.make_room();
         // This comes after the admission of texts, so that a long prompt begins in the placement that computes it
         // fastest.
@@ -61,6 +61,9 @@ impl Driver {
         }
         if closing.is_some() && !self.queue.has_waiting() {
             return false;
+        }
+        if is_preparing {
+            return true;
         }
         // If there is no text to compute, the thread stores the tokens of idle sequences before it sleeps.
         if !self.session.as_mut().is_some_and(LocalSession::store_part) {
@@ -115,8 +118,8 @@ impl Driver {
         }
     }
 
-    /// Admits waiting texts in the order of their prompts.
-    fn let_waiting_in(&mut self) {
+    /// Admits waiting texts in the order of their prompts. Returns whether the next one is still being prepared.
+    fn let_waiting_in(&mut self) -> bool {
         if let Some(session) = &mut self.session {
             self.queue.tell_waiting(&mut session.work.prompts);
         }
@@ -135,7 +138,14 @@ impl Driver {
                         && !session.is_storing_next()
                 })
             };
-            let Some(next) = self.queue.take_first(rank, joins) else { return };
+            let Some(next) = self.queue.take_first(rank, joins) else { return false };
+            if let Some(session) = &mut self.session
+                && (next.text.reuse || next.has_begun)
+                && !session.prepare(&next.sequence)
+            {
+                self.queue.put_back(next);
+                return true;
+            }
             self.begin(next);
         }
     }

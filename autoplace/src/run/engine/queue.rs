@@ -176,8 +176,13 @@ impl Queue {
 
     pub(super) fn put_back(&self, waiting: Waiting) {
         let mut state = lock(&self.state);
-        if self.places.closing() == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
-            // A reader that left while the lock was held did not find the text in the queue.
+        let is_refused = match self.places.closing() {
+            Some(Shutdown::Cancel) => true,
+            Some(Shutdown::FinishBegun) => !waiting.has_begun,
+            Some(Shutdown::Finish) | None => false,
+        };
+        if is_refused || waiting.text.answer.is_abandoned() {
+            // While the text was not in the queue, neither a closing nor a reader that left found it there.
             drop(state);
             return;
         }

@@ -161,6 +161,17 @@ impl LocalSession {
         Ok(())
     }
 
+    /// Prepares a text that waits to [join](Self::join): restores its stored beginning in parts, if running texts wait
+    /// for tokens. Returns whether the text may join now.
+    pub(crate) fn prepare(&mut self, sequence: &Sequence) -> bool {
+        let is_awaited = self.is_awaited();
+        let Some(lent) = &mut self.lent else { return true };
+        let running = held(&self.sequences);
+        let prepared = self.cache.prepare(lent, &running, (sequence.id, sequence.all()), is_awaited);
+        // The same error ends the text when it joins.
+        prepared.unwrap_or(true)
+    }
+
     /// Suspends a text. The tokens stay in the context until another text needs the cells.
     pub(crate) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence)?;
@@ -367,6 +378,9 @@ mod tests {
 
     use super::LocalSession;
     use crate::Model;
+    use crate::decode::piece::SequenceId;
+    use crate::decode::request::GenerateRequest;
+    use crate::decode::sequence::Sequence;
     use crate::plan::Request;
     use crate::store::PromptStore;
 
@@ -391,5 +405,105 @@ mod tests {
         assert!(session.is_storing_next());
         session.store_next();
         assert!(!session.is_storing_next());
+    }
+    fn words(seed: Token, n: Token) -> Vec<Token> {
+        (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect()
+    }
+
+    /// A session of two sequences, in which an earlier text of 400 tokens is stored and displaced, and another text
+    /// waits for its next token. Also the earlier text with further tokens, which waits to join.
+    fn waiting(store: &PromptStore, kv_unified: bool) -> (LocalSession, Sequence) {
+        let mut request = Request::new().n_ctx(2048).n_seq_max(2);
+        request.params.kv_unified = kv_unified;
+        request.params.flash_attn = crate::memory::FlashAttention::Off;
+        let builder = Model::builder(test_support::demo_path()).request(request).n_threads(1).without_learning();
+        let model = builder.prompt_store(store.clone()).load().unwrap();
+        let mut session = LocalSession::open(&model).unwrap();
+        let begin = |session: &mut LocalSession, prompt: &[Token], n: usize| {
+            let generate = model.generate(prompt).temp(0.0).ignore_eos().max_tokens(n).cache_prompt(true);
+            session.begin_once(generate).unwrap();
+        };
+        begin(&mut session, &words(1, 400), 2);
+        session.run_all();
+        begin(&mut session, &words(2, 100), 2);
+        begin(&mut session, &words(3, 100), 2);
+        session.run_all();
+        begin(&mut session, &words(4, 50), 200);
+        session.advance().unwrap();
+        let prompt = [words(1, 400), words(5, 20)].concat();
+        let GenerateRequest { spec, .. } = model.generate(&prompt[..]).temp(0.0).ignore_eos().max_tokens(20);
+        let (id, vocab) = (session.next_id(), &session.lent.as_ref().unwrap().vocab);
+        let text = Sequence::new(id, spec, &[], &model, vocab, 1024).unwrap();
+        (session, text)
+    }
+
+    impl LocalSession {
+        /// Generates all texts to their ends. Returns the tokens of each.
+        fn run_all(&mut self) -> std::collections::BTreeMap<SequenceId, Vec<Token>> {
+            let mut texts: std::collections::BTreeMap<_, Vec<Token>> = Default::default();
+            while !self.is_empty() {
+                for piece in self.step().unwrap() {
+                    texts.entry(piece.sequence).or_default().extend(piece.token);
+                }
+            }
+            texts
+        }
+    }
+
+    #[test]
+    fn a_waiting_text_is_restored_in_parts_between_the_steps_of_a_running_text() {
+        for kv_unified in [false, true] {
+            let store = PromptStore::new(64 << 20);
+            let (mut session, text) = waiting(&store, kv_unified);
+            let id = text.id;
+            let mut parts = 0;
+            while !session.prepare(&text) {
+                parts += 1;
+                session.advance().unwrap();
+            }
+            // The bytes of a part are those of `UNIT` in tests.
+            assert!(parts > 3, "{kv_unified}: {parts}");
+            session.join(text, true, false).unwrap();
+            let statistics = session.statistics(id).unwrap();
+            assert_eq!((statistics.restored_tokens, statistics.cached_tokens), (400, 400), "{kv_unified}");
+            let prepared = session.run_all();
+            // Nobody waits for a token, so the beginning is restored at once.
+            let (mut session, text) = waiting(&PromptStore::new(64 << 20), kv_unified);
+            let first = session.run_all();
+            assert!(session.prepare(&text));
+            session.join(text, true, false).unwrap();
+            assert_eq!(session.statistics(id).unwrap().restored_tokens, 400, "{kv_unified}");
+            let alone = session.run_all();
+            assert_eq!(prepared[&id], alone[&id], "{kv_unified}");
+            let (running, other) = (prepared.keys().find(|other| **other != id), first.keys().next());
+            let (running, other) = (&prepared[running.unwrap()], &first[other.unwrap()]);
+            assert_eq!(running[running.len() - 100..], other[other.len() - 100..], "{kv_unified}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_that_is_only_partly_restored_is_taken_by_another_text_or_forgotten() {
+        for (kv_unified, drops) in [(false, false), (true, false), (false, true), (true, true)] {
+            let store = PromptStore::new(64 << 20);
+            let (mut session, text) = waiting(&store, kv_unified);
+            assert!(!session.prepare(&text));
+            session.advance().unwrap();
+            assert!(!session.prepare(&text));
+            if drops {
+                // The next session finds nothing of the sequence.
+                let model = session.model.clone();
+                drop(session);
+                session = LocalSession::open(&model).unwrap();
+            } else {
+                let other = words(6, 300);
+                let generate = session.model.generate(&other[..]).temp(0.0).ignore_eos().max_tokens(2);
+                session.begin_once(generate.cache_prompt(true)).unwrap();
+                session.run_all();
+            }
+            let id = text.id;
+            session.join(text, true, false).unwrap();
+            assert_eq!(session.statistics(id).unwrap().restored_tokens, 400, "{kv_unified}, {drops}");
+            assert_eq!(session.run_all()[&id].len(), 20, "{kv_unified}, {drops}");
+        }
     }
 }

@@ -294,6 +294,6 @@ impl Context {
             return Err(Error::parameter("pos", position, format!("it must be 0 to {last}")));
         }
         self.check_embedded(batch)?;
-        batch.seqs.iter().try_for_each(|seq| self.check_seq(*seq))
+        batch.seqs.iter().try_for_each(|seq| self.check_seq(*seq).and_then(|()| self.check_finished(*seq)))
     }
 }

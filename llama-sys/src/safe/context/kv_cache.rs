@@ -13,6 +13,7 @@ impl Context {
     ///
     /// [`Error::Poisoned`], [`Error::Call`].
     pub fn kv_clear(&mut self) -> Result<(), Error> {
+        self.unfinished.clear();
         // SAFETY: the context lives and is borrowed mutably.
         self.memory_call("clearing the KV cache", |ctx, error| unsafe { raw::shim_memory_clear(ctx, true, error) })
             .map(drop)
@@ -25,10 +26,17 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a sequence that the context does not have; [`Error::Poisoned`], [`Error::Call`].
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have; [`Error::State`] for a part of a
+    /// sequence that is not [completely restored](Self::write_more_rows) yet; [`Error::Poisoned`], [`Error::Call`].
     pub fn kv_seq_remove(&mut self, seq: SeqId, range: Range<Position>) -> Result<bool, Error> {
         self.check_seq(seq)?;
         check_range(&range)?;
+        if !self.unfinished.is_empty() {
+            if range.start == 0 && self.kv_seq_end(seq)?.is_none_or(|end| range.end >= end) {
+                self.leave_unfinished(seq);
+            }
+            self.check_finished(seq)?;
+        }
         // SAFETY: the sequence exists (`seq_rm` in llama-kv-cache.cpp asserts it), the context lives and is
         // borrowed mutably.
         self.memory_call("removing from the KV cache", |ctx, error| unsafe {
@@ -46,6 +54,8 @@ impl Context {
     pub fn kv_seq_copy(&mut self, source: SeqId, target: SeqId, range: Range<Position>) -> Result<(), Error> {
         self.check_seq(source)?;
         self.check_seq(target)?;
+        self.check_finished(source)?;
+        self.check_finished(target)?;
         check_range(&range)?;
         let whole = range.start == 0 && self.kv_seq_end(source)?.is_none_or(|end| range.end >= end);
         if !self.kv_unified() && self.n_seq_max() > 1 && source != target && !whole {
@@ -81,6 +91,7 @@ impl Context {
     /// ([`Context::kv_can_shift`]).
     pub fn kv_seq_shift(&mut self, seq: SeqId, range: Range<Position>, delta: Position) -> Result<(), Error> {
         self.check_seq(seq)?;
+        self.check_finished(seq)?;
         check_range(&range)?;
         if !self.kv_can_shift() {
             return Err(Error::parameter("delta", delta, "this model's memory cannot shift positions"));

@@ -16,13 +16,15 @@ mod rows;
 mod state;
 mod state_rows;
 mod stream;
+mod unfinished;
+mod written_rows;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::raw;
 use crate::safe::call::{self, Error, Failure};
@@ -41,6 +43,8 @@ pub use state_rows::{RowPiece, RowShape, StateRows};
 /// A context of a model. It can move between threads, but only one thread may use it at a time.
 pub struct Context {
     raw: NonNull<raw::llama_context>,
+    /// No other context of this process has this number.
+    serial: u64,
     /// The vocabulary, which keeps the model loaded. The tokens of every batch are checked against it.
     vocab: Vocab,
     n_ctx: u32,
@@ -75,6 +79,8 @@ pub struct Context {
     /// Whether a control vector was ever set. Its memory is never freed before the context.
     control_vector: bool,
     abort: Arc<AtomicBool>,
+    /// The sequences that are restored only partly.
+    unfinished: Vec<unfinished::Unfinished>,
     /// Why the context must not be used any more.
     poisoned: Option<String>,
     /// The output flags of the last batch, with which indices are checked.
@@ -149,8 +155,10 @@ impl Context {
         // llama-context.cpp: 0 means n_batch, and models with an encoder always have n_batch.
         let n_outputs_max =
             if params.n_outputs_max == 0 || model.has_encoder() { n_batch } else { params.n_outputs_max };
+        static CONTEXTS: AtomicU64 = AtomicU64::new(1);
         let mut context = Self {
             raw,
+            serial: CONTEXTS.fetch_add(1, Ordering::Relaxed),
             n_ctx,
             n_batch,
             n_ubatch,
@@ -176,6 +184,7 @@ impl Context {
                 .then(|| Box::new(UnsafeCell::new(raw::shim_moe_counts { ctx: context, hits: 0, misses: 0 }))),
             control_vector: false,
             abort,
+            unfinished: Vec::new(),
             poisoned: None,
             outputs: Vec::new(),
             seq_counts: Vec::new(),

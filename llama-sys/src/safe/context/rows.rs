@@ -87,6 +87,7 @@ impl Context {
             return Err(Error::parameter("pos", position, reason));
         }
         self.check_seq(rows.seq)?;
+        self.check_finished(rows.seq)?;
         Ok(n_rows)
     }
 }

@@ -92,6 +92,9 @@ impl Context {
     /// [`Error::State`] if the state comes from a model or cache with other shapes, does not fit, or ends after the end
     /// of the sequence. Otherwise the errors of [`save_state`](Self::save_state).
     pub fn restore_state(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
+        if state.part == Part::Whole {
+            self.leave_unfinished(seq);
+        }
         self.check_part(seq, state.part)?;
         let restored = self.restore(seq, state);
         if restored.is_err() {
@@ -180,6 +183,7 @@ impl Context {
     fn check_part(&self, seq: SeqId, part: Part) -> Result<(), Error> {
         self.check_usable()?;
         self.check_seq(seq)?;
+        self.check_finished(seq)?;
         let reason = match part {
             Part::Whole if !self.has_memory() => "this model keeps no state between batches",
             Part::Partial if !self.has_partial_state() => {

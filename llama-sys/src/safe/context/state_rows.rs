@@ -11,8 +11,9 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::stream::{Part, put, refused};
+use super::stream::{put, refused};
 use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
@@ -27,6 +28,11 @@ const CELL: usize = 8;
 /// number of rows has another layout.
 const MAX_CELLS: usize = 1 << 27;
 
+/// Rows are read through a buffer of this size, if their ranges have at least `LONG_RANGE` bytes. For shorter ranges,
+/// one pass of llama.cpp over all cells takes less time than a call for each range.
+const BUFFER: usize = 1 << 20;
+const LONG_RANGE: usize = 4096;
+
 /// In the bytes of a shape, this byte marks a cache whose rows contain a position and a `llama_kv_cell_ext`.
 const WITH_POSITIONS: u8 = 2;
 
@@ -39,31 +45,31 @@ const MAX_LANES: u32 = 1 << 20;
 /// shape, even if their sizes and placements differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowShape {
-    sections: Vec<Section>,
+    pub(super) sections: Vec<Section>,
     /// Whether the state has a part that cannot be divided.
     has_rest: bool,
 }
 
 /// One cache in the stream. Models with an indexer have two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Section {
+pub(super) struct Section {
     /// For each token, the number of bytes before its keys. These bytes are the token's position and its
     /// `llama_kv_cell_ext`, if the cache keeps that: with M-RoPE all rows of a picture have the same position. In all
     /// other caches the number is 0.
-    head: usize,
+    pub(super) head: usize,
     /// The fixed fields before the layers: whether values are transposed, the number of layers, and the rotations.
-    fixed: [u8; 16],
-    lanes: Vec<Lane>,
+    pub(super) fixed: [u8; 16],
+    pub(super) lanes: Vec<Lane>,
 }
 
 /// Rows of equal size that are stored together: the rows of a layer's keys, or of a layer's values. For transposed
 /// values, each dimension has its own lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Lane {
+pub(super) struct Lane {
     /// The bytes in the stream before the lane's rows.
-    header: Vec<u8>,
+    pub(super) header: Vec<u8>,
     /// Bytes that each token has in this lane.
-    unit: usize,
+    pub(super) unit: usize,
 }
 
 impl RowShape {
@@ -147,6 +153,27 @@ pub struct StateRows {
     first: Position,
     /// The place of the rest in the stream.
     rest: Range<u64>,
+    /// The number of the context that has the rows, and where they are: each with its offset in the stream.
+    context: u64,
+    places: Arc<[(u64, Place)]>,
+}
+
+/// A range of a tensor of a context.
+#[derive(Debug, Clone, Copy)]
+struct Place(raw::shim_place);
+
+// SAFETY: the pointer to the tensor is used only together with the context of the tensor, which is borrowed mutably.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+/// What llama.cpp writes of a state whose rows are not read.
+#[derive(Debug, Default)]
+struct Cells {
+    between: Vec<u8>,
+    places: Vec<(u64, Place)>,
+    /// Bytes of the stream so far.
+    at: u64,
 }
 
 impl StateRows {
@@ -234,14 +261,15 @@ impl Context {
     pub fn rows(&mut self, seq: SeqId) -> Result<Option<StateRows>, Error> {
         self.check_state(seq)?;
         let Some(end) = self.kv_seq_end(seq)? else { return Ok(None) };
-        let (between, total) = self.between_rows(seq, false)?;
+        let (Cells { between, places, .. }, total) = self.cells(seq)?;
         let (of_rest, rest) = self.between_rows(seq, true)?;
         // Plain attention has no rest. Then llama.cpp writes an empty partial state; versions before 0.8 write the
         // whole state.
         let has_rest = self.has_partial_state() || (1..total).contains(&rest);
         let (rest, of_rest) = if has_rest { (rest, of_rest) } else { (0, Vec::new()) };
         let Some(between) = between.strip_suffix(&of_rest[..]) else { return Ok(None) };
-        Ok(parse(between, total, rest, usize::try_from(end).unwrap_or(0), has_rest))
+        let rows = parse(between, total, rest, usize::try_from(end).unwrap_or(0), has_rest);
+        Ok(rows.map(|rows| StateRows { context: self.serial, places: places.into(), ..rows }))
     }
 
     /// The rows of these tokens of a sequence: lane by lane, each lane in the order of the tokens. After each change of
@@ -262,8 +290,8 @@ impl Context {
 
     /// The rows of these tokens in pieces of `piece` tokens; the last piece may have fewer. Each piece begins with the
     /// bytes of `before`. The rows follow, as [`read_rows`](Self::read_rows) returns them. This is faster than a call
-    /// of `read_rows` for each piece: llama.cpp goes over the sequence's cells only once, and the bytes are copied one
-    /// time less.
+    /// of `read_rows` for each piece: if the rows lie together, llama.cpp does not go over the sequence's cells again,
+    /// and otherwise only once; and the bytes are copied one time less.
     ///
     /// # Errors
     ///
@@ -287,9 +315,14 @@ impl Context {
         if bytes == 0 {
             return Ok(pieces.all);
         }
-        let user = (&raw mut pieces).cast();
-        // SAFETY: `add_to_pieces` takes a pointer to these pieces, which outlive the call.
-        unsafe { self.write_ranges(seq, &rows.ranges(cells), add_to_pieces, user) }?;
+        let ranges = rows.ranges(cells);
+        if bytes / ranges.len().max(1) >= LONG_RANGE && rows.shape.sections.iter().all(|section| section.head == 0) {
+            self.read_places(seq, rows, &ranges, |data| pieces.add(data))?;
+        } else {
+            let user = (&raw mut pieces).cast();
+            // SAFETY: `add_to_pieces` takes a pointer to these pieces, which outlive the call.
+            unsafe { self.write_ranges(seq, &ranges, add_to_pieces, user) }?;
+        }
         let read: usize = pieces.all.iter().map(|piece| piece.len() - before.len()).sum();
         if read == bytes {
             return Ok(pieces.all);
@@ -319,76 +352,58 @@ impl Context {
         self.read_ranges(seq, &[raw::shim_range { from, size }], part.len())
     }
 
-    /// Puts rows and a rest into a sequence. The sequence then contains exactly the wanted tokens of the pieces, and
-    /// its first token is at position 0. After a failure the sequence is empty, and no other sequence is changed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::State`] if the pieces do not fit the shape, or the context refuses them. Otherwise the errors of
-    /// [`save_state`](Self::save_state).
-    pub fn write_rows(
+    /// Passes these ranges of the stream to `take`, in pieces of at most [`BUFFER`] bytes.
+    fn read_places(
         &mut self,
         seq: SeqId,
-        shape: &RowShape,
-        pieces: &[RowPiece<'_>],
-        rest: &[u8],
-    ) -> Result<(), Error> {
-        self.write_rows_from(seq, 0, shape, pieces, rest)
-    }
-
-    /// As [`write_rows`](Self::write_rows), but the first token is at position `first`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write_rows`](Self::write_rows).
-    pub fn write_rows_from(
-        &mut self,
-        seq: SeqId,
-        first: Position,
-        shape: &RowShape,
-        pieces: &[RowPiece<'_>],
-        rest: &[u8],
+        rows: &StateRows,
+        ranges: &[raw::shim_range],
+        mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), Error> {
         self.check_state(seq)?;
-        let written = self.write_all_rows(seq, first, shape, pieces, rest);
-        if written.is_err() {
-            self.kv_seq_remove(seq, 0..Position::MAX)?;
+        if rows.context != self.serial {
+            return Err(refused("its rows were found in another context"));
         }
-        written
+        let changed = || refused("the sequence has changed");
+        if self.kv_seq_end(seq)?.is_none() {
+            return Err(changed());
+        }
+        let mut buffer = vec![0_u8; BUFFER];
+        for range in ranges {
+            let (mut at, end) = (range.from, range.from + range.size);
+            while at < end {
+                let after = rows.places.partition_point(|(from, _)| *from <= at);
+                let (from, Place(place)) = after.checked_sub(1).map(|index| rows.places[index]).ok_or_else(changed)?;
+                let offset = at - from;
+                let left = place.size.checked_sub(offset).filter(|left| *left > 0).ok_or_else(changed)?;
+                let n = left.min(end - at).min(BUFFER as u64) as usize;
+                let (ctx, data) = (self.as_ptr(), buffer.as_mut_ptr().cast());
+                // SAFETY: this is the context that has the tensor, whose memory it never replaces; it is borrowed
+                // mutably. The buffer has room for `n` bytes.
+                let read =
+                    call::quick(|error| unsafe { raw::shim_place_read(ctx, &raw const place, offset, data, n, error) });
+                read.map_err(|failure| Error::Call { what: "saving the state", failure })?;
+                if !take(&buffer[..n]) {
+                    return Err(changed());
+                }
+                at += n as u64;
+            }
+        }
+        Ok(())
     }
 
-    fn write_all_rows(
-        &mut self,
-        seq: SeqId,
-        first: Position,
-        shape: &RowShape,
-        pieces: &[RowPiece<'_>],
-        rest: &[u8],
-    ) -> Result<(), Error> {
-        let row = shape.row_bytes();
-        if let Some(piece) =
-            pieces.iter().find(|piece| piece.data.len() != row * piece.tokens || piece.wanted > piece.tokens)
-        {
-            let RowPiece { data, tokens, wanted } = piece;
-            let have = data.len();
-            return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
-        }
-        let tokens: usize = pieces.iter().map(|piece| piece.wanted).sum();
-        let end = match last_position(shape, pieces) {
-            Some(last) => last.saturating_add(1),
-            None => Position::try_from(tokens)
-                .ok()
-                .and_then(|tokens| tokens.checked_add(first))
-                .ok_or_else(|| refused(format!("{tokens} tokens are too many")))?,
-        };
-        let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
-        let parts = assemble(shape, streams, pieces, (first, tokens), rest);
-        self.read_parts(seq, false, &parts)?;
-        let held = self.kv_seq_end(seq)?.unwrap_or(0);
-        if held == end {
-            return Ok(());
-        }
-        Err(refused(format!("it ends at {end}, and the restored sequence at {held}")))
+    /// The bytes of a state that lie between the rows of tensors, the places of the rows, and the length of the whole
+    /// state.
+    fn cells(&mut self, seq: SeqId) -> Result<(Cells, u64), Error> {
+        let mut cells = Cells::default();
+        let (ctx, user) = (self.as_ptr(), (&raw mut cells).cast());
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. The callbacks are
+        // called only during the call, with these cells, which outlive it.
+        let total = call::checked(|error| unsafe {
+            raw::shim_state_write_cells(ctx, seq, Some(put_between), Some(put_place), user, error)
+        });
+        let total = total.map_err(|failure| Error::Call { what: "measuring the state", failure })?;
+        Ok((cells, total as u64))
     }
 
     /// The bytes of a state that lie between the rows of tensors, and the length of the whole state.
@@ -509,67 +524,28 @@ unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size:
     pieces.add(data)
 }
 
-/// The stream of a sequence that contains the wanted tokens of the pieces, at the positions from `first` on. `streams`
-/// is the number of streams in each of the context's caches; the sequence lies in only one of them.
-fn assemble<'a>(
-    shape: &RowShape,
-    streams: u32,
-    pieces: &[RowPiece<'a>],
-    (first, tokens): (Position, usize),
-    rest: &'a [u8],
-) -> Vec<Part<'a>> {
-    let mut parts = Vec::new();
-    // In the row of one token, the offset of the current lane.
-    let mut before = 0;
-    for section in &shape.sections {
-        let mut head = streams.to_le_bytes().to_vec();
-        let count = u32::try_from(tokens).unwrap_or(u32::MAX);
-        head.extend(count.to_le_bytes());
-        if tokens > 0 {
-            let cells =
-                pieces.iter().flat_map(|piece| lane_of(*piece, before, section.head).chunks(section.head.max(1)));
-            let mut cells = cells.fuse();
-            for position in (first..).take(tokens) {
-                match cells.next() {
-                    Some(cell) => head.extend(cell),
-                    None => {
-                        head.extend(position.to_le_bytes());
-                        head.extend(1u32.to_le_bytes());
-                    }
-                }
-                // This is the sequence's number, which llama.cpp does not read.
-                head.extend(0u32.to_le_bytes());
-            }
-            head.extend(section.fixed);
-            before += section.head;
-            for lane in &section.lanes {
-                head.extend(&lane.header);
-                parts.push(Part::Made(std::mem::take(&mut head)));
-                parts.extend(pieces.iter().map(|piece| Part::Given(lane_of(*piece, before, lane.unit))));
-                before += lane.unit;
-            }
-        }
-        // The other streams of the cache are empty.
-        head.extend((1..streams).flat_map(|_| 0u32.to_le_bytes()));
-        parts.push(Part::Made(head));
+/// Appends bytes to the [`Cells`] that `user` points to.
+unsafe extern "C" fn put_between(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+    // SAFETY: `cells` passes a pointer to its cells, which nobody else uses during the call.
+    let cells = unsafe { &mut *user.cast::<Cells>() };
+    cells.at += size as u64;
+    // SAFETY: `put` gets a pointer to a `Vec<u8>`, and there are `size` bytes (native/shim.cpp, range_writer).
+    unsafe { put((&raw mut cells.between).cast(), data, size) }
+}
+
+/// Appends a place to the [`Cells`] that `user` points to.
+unsafe extern "C" fn put_place(user: *mut c_void, place: *const raw::shim_place) -> bool {
+    // SAFETY: as above.
+    let cells = unsafe { &mut *user.cast::<Cells>() };
+    // SAFETY: the place lives during the call (native/shim.cpp, range_writer).
+    let place = unsafe { *place };
+    // If there is no memory, this must not panic, because a panic must not unwind into C++.
+    let has_room = cells.places.try_reserve(1).is_ok();
+    if has_room {
+        cells.places.push((cells.at, Place(place)));
+        cells.at += place.size;
     }
-    parts.push(Part::Given(rest));
-    parts.retain(|part| part.len() > 0);
-    parts
-}
-
-/// The highest position of the wanted rows; `None` if the rows contain no positions.
-fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
-    let head = shape.sections.first()?.head;
-    let cells = pieces.iter().flat_map(|piece| lane_of(*piece, 0, head).chunks(head.max(1)));
-    let position = |cell: &[u8]| cell.first_chunk().map(|bytes| Position::from_le_bytes(*bytes));
-    cells.filter_map(position).max()
-}
-
-/// The wanted rows of one lane of a piece. `before` is the number of bytes that each token has in the earlier lanes.
-fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
-    let from = before * piece.tokens;
-    &piece.data[from..from + unit * piece.wanted]
+    has_room
 }
 
 /// Reads the bytes between the rows. The state has `total` bytes, and the last `rest` of them cannot be divided. All
@@ -583,6 +559,8 @@ fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: b
         cells: Vec::new(),
         first: 0,
         rest: end..total,
+        context: 0,
+        places: Arc::default(),
     };
     let mut fields = Fields { left: between, at: 0 };
     while !fields.left.is_empty() {

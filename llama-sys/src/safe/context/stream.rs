@@ -1,4 +1,4 @@
-//! The stream with which llama.cpp writes and reads the state of a sequence: the two callbacks for the shim.
+//! The stream with which llama.cpp writes and reads the state of a sequence: the callbacks for the shim.
 
 use std::ffi::c_void;
 
@@ -31,6 +31,8 @@ struct Left<'a> {
     parts: &'a [Part<'a>],
     /// The number of bytes of the first part that llama.cpp has already read.
     at: usize,
+    /// Where the bytes belong that are not among the parts.
+    places: Vec<raw::shim_place>,
 }
 
 impl Context {
@@ -39,7 +41,7 @@ impl Context {
     pub(super) fn read_parts(&mut self, seq: SeqId, partial: bool, parts: &[Part<'_>]) -> Result<(), Error> {
         let size = parts.iter().map(Part::len).sum();
         let ctx = self.as_ptr();
-        let mut left = Left { parts, at: 0 };
+        let mut left = Left { parts, at: 0, places: Vec::new() };
         let user = (&raw mut left).cast();
         // SAFETY: the context lives and is borrowed mutably; the caller has checked its memory and the sequence. `take`
         // is called only during the call, with parts that outlive it. Every length that llama.cpp reads is compared
@@ -48,6 +50,31 @@ impl Context {
             call::checked(|error| unsafe { raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error) });
         match read {
             Ok(read) if read == size => Ok(()),
+            Ok(read) => Err(refused(format!("llama.cpp read only {read} of its {size} bytes"))),
+            Err(failure) => Err(refused(failure.to_string())),
+        }
+    }
+
+    /// Reads a stream whose `rows` bytes of rows are not among the parts. The last `rest` bytes of the stream have no
+    /// rows. Returns where the rows belong, in the order of the stream. The conditions are those of
+    /// [`read_parts`](Self::read_parts).
+    pub(super) fn read_cells(
+        &mut self,
+        seq: SeqId,
+        parts: &[Part<'_>],
+        rows: usize,
+        rest: usize,
+    ) -> Result<Vec<raw::shim_place>, Error> {
+        let size = parts.iter().map(Part::len).sum::<usize>() + rows;
+        let ctx = self.as_ptr();
+        let mut left = Left { parts, at: 0, places: Vec::new() };
+        let user = (&raw mut left).cast();
+        // SAFETY: as in `read_parts`; `note_place` gets the same `user`.
+        let read = call::checked(|error| unsafe {
+            raw::shim_state_read_cells(ctx, seq, size, size - rest, Some(take), Some(note_place), user, error)
+        });
+        match read {
+            Ok(read) if read == size => Ok(left.places),
             Ok(read) => Err(refused(format!("llama.cpp read only {read} of its {size} bytes"))),
             Err(failure) => Err(refused(failure.to_string())),
         }
@@ -92,4 +119,17 @@ unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> 
         }
     }
     true
+}
+
+/// Appends a place to the list of the stream that `user` points to.
+unsafe extern "C" fn note_place(user: *mut c_void, place: *const raw::shim_place) -> bool {
+    // SAFETY: `read_cells` passes the parts that are left, which nobody else uses meanwhile.
+    let places = unsafe { &mut (*user.cast::<Left<'_>>()).places };
+    // If there is no memory, this must not panic, because a panic must not unwind into C++.
+    let has_room = places.try_reserve(1).is_ok();
+    if has_room {
+        // SAFETY: the place lives during the call (native/shim.cpp, stream_reader).
+        places.push(unsafe { *place });
+    }
+    has_room
 }

@@ -89,6 +89,25 @@ fn a_key_of_an_earlier_version_is_read() {
     assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), saved());
     json["plan"]["parted_blocks"] = 33.into();
     assert!(refused(&json).starts_with("plan.split_blocks is 33"));
+    json["plan"].as_object_mut().unwrap().remove("parted_blocks");
+    assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), saved());
+}
+
+#[test]
+fn an_earlier_version_reads_the_number_of_split_blocks_under_its_key() {
+    /// The key as earlier versions read it.
+    #[derive(serde::Deserialize)]
+    struct Earlier {
+        #[serde(default)]
+        parted_blocks: u32,
+    }
+    for blocks in [0, 3] {
+        let split = save(Plan { split_blocks: blocks, ..plan() });
+        let json = json_of(&split);
+        assert_eq!(json["plan"]["split_blocks"], blocks);
+        assert_eq!(serde_json::from_value::<Earlier>(json["plan"].clone()).unwrap().parted_blocks, blocks);
+        assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), split);
+    }
 }
 
 /// Each line: a JSON pointer into a saved plan, a value to put there, and a part of the error.

@@ -5,10 +5,16 @@
 //! into a sequence, if that takes less time than computing it. No failure here fails a text: the tokens of a piece that
 //! cannot be written or read are computed again.
 
+mod restore;
+
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use llama_sys::{Context, Position, RowPiece, RowShape, SeqId, State, StateRows};
+use llama_sys::{Context, Position, SeqId, State, StateRows};
+
+pub(crate) use self::restore::Bringing;
+use self::restore::Restoring;
 
 use super::checkpoints;
 use super::prefix::Prefix;
@@ -26,9 +32,9 @@ const UNIT: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 const AT_ONCE: usize = 4 * UNIT;
 const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 
-/// Seconds for which running texts wait between two steps while bytes are copied into the store. A small model needs
-/// this time for one token.
-const TIME_AT_ONCE: f64 = 4e-3;
+/// Seconds for which running texts wait between two steps while bytes are copied into the store. If the system has to
+/// provide new memory, a part takes up to twice as long. A small model needs some milliseconds for a token.
+const TIME_AT_ONCE: f64 = 2e-3;
 
 /// After this time of copying between two steps, no further part begins while a running text waits for its next token.
 const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
@@ -85,6 +91,12 @@ pub(crate) struct Stored {
     later_at: Option<usize>,
     /// The idle sequence that is only partly stored.
     reading: Option<Reading>,
+    /// The sequence that is only partly restored.
+    restoring: Option<Restoring>,
+    /// Seconds to write a byte of rows into the context.
+    seconds_per_write: Option<f64>,
+    /// Threads whose pieces are no longer wanted.
+    ending: Vec<JoinHandle<Option<Brought>>>,
 }
 
 /// An idle sequence that is being stored, step by step.
@@ -158,6 +170,9 @@ impl Stored {
             since_step: Duration::ZERO,
             later_at: None,
             reading: None,
+            restoring: None,
+            seconds_per_write: None,
+            ending: Vec::new(),
         }
     }
 
@@ -166,7 +181,9 @@ impl Stored {
     pub(crate) fn with_ends(of: ModelStore, first: Position) -> Self {
         // Such texts are never computed again, so their worth cannot be measured. These texts count as texts of a fast
         // model.
-        Self { first, has_own_end: false, seconds_per_token: Some(1e-4), ..Self::new(of) }
+        let mut stored = Self::new(of);
+        (stored.first, stored.has_own_end, stored.seconds_per_token) = (first, false, Some(1e-4));
+        stored
     }
 
     /// Learns the cost of a prompt from a batch.
@@ -208,7 +225,7 @@ impl Stored {
 
     /// The longest stored beginning of the prompt, if restoring it pays although `held` tokens are in the context
     /// already.
-    fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
+    pub(crate) fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
         // A draft model calls this for each draft, when it lacks only a few tokens.
         if prompt.tokens.len().saturating_sub(1 + held) < WORTH_RESTORING {
             return None;
@@ -233,7 +250,9 @@ impl Stored {
         let restoring = memory * per_byte + folder * (per_byte + SECONDS_PER_BYTE[1]);
         let is_faster =
             !self.has_own_end || self.seconds_per_token.is_none_or(|of_token| restoring < of_token * more as f64);
-        is_faster.then_some(found)
+        // Pieces from the folder are in memory until they are restored, even if the store has no room for them.
+        let [_, in_folder] = found.bytes;
+        (is_faster && (in_folder == 0 || in_folder <= self.free())).then_some(found)
     }
 
     /// The longest stored beginning of a prompt with its pieces in memory, if restoring it pays although `held` tokens
@@ -241,68 +260,16 @@ impl Stored {
     pub(crate) fn bring_longest(&mut self, prompt: Prefix<'_>, held: usize) -> Option<(Found, Brought)> {
         for _ in 0..MAX_SEARCHES {
             let found = self.find(prompt, held)?;
-            if let Some(brought) = self.of.store.bring(&found) {
+            if let Some(brought) = self.bring(&found) {
                 return Some((found, brought));
             }
         }
         None
     }
 
-    /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
-    /// the pieces, the sequence stays empty, the store forgets those of no other text, and the result is `None`.
-    pub(crate) fn restore(
-        &mut self,
-        context: &mut Context,
-        seq: SeqId,
-        (found, brought): (&Found, &Brought),
-        end: usize,
-    ) -> Option<Restored> {
-        let restored = self.try_restore(context, seq, (found, brought), end);
-        // A context that no longer works refuses everything.
-        if restored.is_none() && context.is_usable() {
-            self.forget(found);
-        }
-        restored
-    }
-
-    fn try_restore(
-        &mut self,
-        context: &mut Context,
-        seq: SeqId,
-        (found, brought): (&Found, &Brought),
-        end: usize,
-    ) -> Option<Restored> {
-        let begun = Instant::now();
-        let (first, _, _) = brought.pieces.first()?;
-        let (shape_bytes, _) = split(first)?;
-        let shape = RowShape::from_bytes(shape_bytes)?;
-        let mut pieces = Vec::with_capacity(brought.pieces.len());
-        for (data, tokens, wanted) in &brought.pieces {
-            let (of_shape, rows) = split(data)?;
-            if of_shape != shape_bytes {
-                return None;
-            }
-            pieces.push(RowPiece { data: rows, tokens: *tokens, wanted: *wanted });
-        }
-        let rest = brought.rest.as_deref().filter(|_| self.has_own_end);
-        let rest: &[u8] = rest.map_or(&[], |rest| rest);
-        let written = context.write_rows_from(seq, self.first, &shape, &pieces, rest);
-        tracing::debug!(
-            target: "autoplace::store",
-            "sequence {seq} gets {} tokens from the store, {} of them from its folder: {written:?}",
-            found.tokens, brought.from_folder
-        );
-        written.ok()?;
-        // After a picture, some positions may be unused.
-        let held = context.kv_seq_end(seq).ok().flatten().and_then(|held| usize::try_from(held).ok());
-        if held.is_none_or(|held| held > end) {
-            tracing::warn!(target: "autoplace::store", "a stored text ends at {held:?}, and not before {end}");
-            context.kv_seq_remove(seq, 0..Position::MAX).ok()?;
-            return None;
-        }
-        let bytes = found.bytes.iter().sum();
-        self.seconds_per_byte = smoothed(self.seconds_per_byte, bytes, begun.elapsed());
-        Some(Restored { tokens: found.tokens, from_folder: brought.from_folder })
+    /// Brings the pieces of a beginning into memory; `None` if one of them is damaged or gone.
+    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
+        self.of.store.bring(found, || true)
     }
 
     /// Forgets a beginning that is of no use.
@@ -532,7 +499,7 @@ impl Stored {
 
     /// Continues with the store of the re-placed model.
     pub(crate) fn renew(&mut self, of: ModelStore) {
-        (self.of, self.root, self.reading) = (of, None, None);
+        (self.of, self.root, self.reading, self.restoring) = (of, None, None, None);
     }
 }
 
@@ -557,12 +524,6 @@ impl Rest {
         };
         is_same && self.tokens == tokens
     }
-}
-
-/// The shape and the rows of a piece.
-fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = data.split_first_chunk::<4>()?;
-    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! The cache of finished texts: a new prompt reuses the beginning that it has in common with a finished text.
 
+mod prepare;
+
 use llama_sys::{Context, Position, SeqId, Token};
 
+use self::prepare::Preparation;
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::{Lent, Room};
 use super::error::Error;
@@ -25,6 +28,8 @@ pub(crate) struct Cache {
     pub(crate) stored: Option<Stored>,
     /// Whether the last step stored a part of an idle sequence and further parts remain to be stored.
     is_storing: bool,
+    /// What is done for the text that joins next.
+    preparation: Option<Preparation>,
     /// Whether the content of the context is unknown.
     stale: bool,
 }
@@ -81,7 +86,8 @@ impl Cache {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
             Contents::Idle(idle, kept) => (idle, kept, false),
         };
-        Self { idle, checkpoints: Checkpoints { limit: checkpoints, kept }, stored, is_storing: false, stale }
+        let checkpoints = Checkpoints { limit: checkpoints, kept };
+        Self { idle, checkpoints, stored, is_storing: false, preparation: None, stale }
     }
 
     pub(crate) fn into_contents(self) -> Contents {
@@ -90,7 +96,7 @@ impl Cache {
 
     /// Discards everything after a failed computation, because the content of the context is unknown.
     pub(crate) fn spoil(&mut self) {
-        self.idle.clear();
+        self.emptied();
         self.checkpoints.kept.clear();
         self.stale = true;
     }
@@ -99,6 +105,10 @@ impl Cache {
     /// context refuses a checkpoint that does not match it.
     pub(crate) fn emptied(&mut self) {
         self.idle.clear();
+        self.preparation = None;
+        if let Some(stored) = &mut self.stored {
+            stored.stop_restoring();
+        }
         self.stale = false;
     }
 
@@ -172,13 +182,18 @@ impl Cache {
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
         let known = prompt.first(shared);
+        let prepared = self.prepared(seq);
         if yields {
             // The tokens after the shared tokens are about to be forgotten.
             if self.idle.iter().any(|idle| idle.seq == seq && idle.tokens.len() > shared) {
                 self.keep(context, seq, is_alone);
             }
             self.idle.retain(|idle| idle.seq != seq);
-            return Ok(Place::of_its_own(seq, self.go_back(context, seq, known)?));
+            let mut place = Place::of_its_own(seq, self.go_back(context, seq, known)?);
+            if let Some(prepared) = prepared.filter(|prepared| prepared.tokens == place.cached) {
+                place.restored = prepared;
+            }
+            return Ok(place);
         }
         self.forget(context, free, is_alone)?;
         let mut cached = 0;
@@ -219,7 +234,8 @@ impl Cache {
         free: SeqId,
         has_room: bool,
     ) -> Result<(Option<Donor>, usize), Error> {
-        let idle = self.idle.iter().map(|sequence| (sequence.seq, sequence.prefix(), true));
+        let complete = self.idle.iter().filter(|sequence| !self.is_incomplete(sequence.seq));
+        let idle = complete.map(|sequence| (sequence.seq, sequence.prefix(), true));
         let others = running.iter().map(|&(seq, held)| (seq, held, false));
         let of_set = idle.chain(others).filter(|(_, held, _)| held.scales == prompt.scales);
         let mut best: Option<Donor> = None;
@@ -326,19 +342,36 @@ impl Cache {
         else {
             return Ok(None);
         };
-        let is_alone = running.is_empty();
+        let tokens = found.tokens;
+        self.make_room_for(context, room, running, (free, tokens), running.is_empty())?;
+        let end = prompt.first(tokens).end();
+        let restore = |stored: &mut Stored| stored.restore(context, free, (found, brought), end);
+        Ok(self.stored.as_mut().and_then(restore))
+    }
+
+    /// Empties the sequence `free`, and makes room for this many restored tokens in it.
+    fn make_room_for(
+        &mut self,
+        context: &mut Context,
+        room: Room,
+        running: &Running<'_>,
+        (free, tokens): (SeqId, usize),
+        is_alone: bool,
+    ) -> Result<(), Error> {
         self.forget(context, free, is_alone)?;
         if context.kv_unified() {
             let others: usize = running.iter().map(|(_, held)| held.tokens.len()).sum();
-            self.make_room(context, room.all.saturating_sub(others + found.tokens), is_alone)?;
+            self.make_room(context, room.all.saturating_sub(others + tokens), is_alone)?;
         }
-        let end = prompt.first(found.tokens).end();
-        let restore = |stored: &mut Stored| stored.restore(context, free, (&found, &brought), end);
-        Ok(self.stored.as_mut().and_then(restore))
+        Ok(())
     }
 
     /// Stores the next pieces of the idle sequence that will be displaced first. Returns whether more pieces are left.
     pub(crate) fn store_part(&mut self, context: &mut Context) -> bool {
+        if self.is_restoring() {
+            // A waiting text comes first.
+            return false;
+        }
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return false };
         let Some(next) = idle.iter_mut().find(|idle| !idle.is_stored) else { return false };
         let progress = stored.store_part(context, next, &checkpoints.kept);
@@ -351,7 +384,8 @@ impl Cache {
     /// Whether the next text would displace a sequence that is still being stored. The sequence is stored between the
     /// steps of the `running` running texts.
     pub(crate) fn is_storing_next(&self, room: Room, running: usize) -> bool {
-        let is_displaced = running > 0 && running + self.idle.len() >= room.sequences;
+        // A text whose sequence is already prepared displaces none.
+        let is_displaced = running > 0 && running + self.idle.len() >= room.sequences && !self.has_prepared();
         self.is_storing && is_displaced && self.idle.first().is_some_and(|idle| !idle.is_stored)
     }
 
@@ -366,6 +400,7 @@ impl Cache {
 
     /// Stores all idle sequences.
     pub(crate) fn store_all(&mut self, context: &mut Context) {
+        self.stop_preparing(context);
         if self.stored.is_some() {
             let all: Vec<SeqId> = self.idle.iter().map(|idle| idle.seq).collect();
             all.into_iter().for_each(|seq| self.keep(context, seq, true));
@@ -395,6 +430,7 @@ impl Cache {
     /// Forgets an idle sequence. Before that, the rows that are not in the prompt store yet are added to the store.
     fn forget(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) -> Result<(), Error> {
         self.keep(context, seq, is_alone);
+        self.leave_preparation(seq);
         self.idle.retain(|idle| idle.seq != seq);
         context.kv_seq_remove(seq, 0..Position::MAX)?;
         Ok(())

@@ -1,0 +1,192 @@
+//! The stored beginning of a text that waits in an engine is restored in parts, between the steps of running texts.
+//!
+//! The beginning becomes an idle sequence, which the text then takes over like any other. So the text joins only when
+//! the sequence is complete, and the running texts wait a few milliseconds for each part.
+
+use llama_sys::{Context, SeqId};
+
+use super::{Cache, Running};
+use crate::decode::context::Lent;
+use crate::decode::error::Error;
+use crate::decode::piece::SequenceId;
+use crate::decode::prefix::Prefix;
+use crate::decode::stored::{Bringing, Restored};
+use crate::load::Remembered;
+use crate::store::{Brought, Found};
+
+/// What is done for a waiting text before it joins.
+#[derive(Debug)]
+pub(super) struct Preparation {
+    of: SequenceId,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// A thread reads pieces from the folder.
+    Bringing(Bringing),
+    /// The idle sequence `seq` has its cells, and only a part of its rows.
+    Restoring { seq: SeqId, restored: Restored },
+    /// The idle sequence is complete, or there is none.
+    Ended(Option<(SeqId, Restored)>),
+}
+
+impl Cache {
+    /// Prepares the text `of`, which waits for its place and would be restored from the prompt store. Returns whether
+    /// it may join now. `is_awaited` says whether a running text waits for its next token; if none does, everything
+    /// that is left is done at once, or by [`place`](Self::place).
+    pub(crate) fn prepare(
+        &mut self,
+        lent: &mut Lent,
+        running: &Running<'_>,
+        (of, prompt): (SequenceId, Prefix<'_>),
+        is_awaited: bool,
+    ) -> Result<bool, Error> {
+        if self.stored.is_none() {
+            return Ok(true);
+        }
+        let mut preparation = self.preparation.take();
+        if let Some(Preparation { of: before, stage: Stage::Restoring { seq, restored } }) = preparation {
+            // Another text's beginning is completed, too, because the text will come.
+            if self.restore_part(lent, seq, !is_awaited) {
+                self.preparation = Some(Preparation { of: before, stage: Stage::Restoring { seq, restored } });
+                return Ok(false);
+            }
+            let is_there = self.is_idle(seq);
+            preparation = Some(Preparation { of: before, stage: Stage::Ended(is_there.then_some((seq, restored))) });
+        }
+        let stage = match preparation {
+            Some(Preparation { of: before, stage: Stage::Ended(ended) }) if before == of => Stage::Ended(ended),
+            Some(Preparation { of: before, stage: Stage::Bringing(bringing) }) if before == of => {
+                if is_awaited && !bringing.is_finished() {
+                    Stage::Bringing(bringing)
+                } else {
+                    let brought = bringing.end();
+                    brought.map_or(Ok(Stage::Ended(None)), |brought| self.begin(lent, running, prompt, brought))?
+                }
+            }
+            other => {
+                if let (Some(stored), Some(Stage::Bringing(bringing))) = (&mut self.stored, other.map(|it| it.stage)) {
+                    stored.leave_bringing(bringing);
+                }
+                if !is_awaited {
+                    return Ok(true);
+                }
+                self.first_stage(lent, running, prompt)?
+            }
+        };
+        let stage = match stage {
+            Stage::Restoring { seq, restored } if !is_awaited => {
+                self.restore_part(lent, seq, true);
+                Stage::Ended(self.is_idle(seq).then_some((seq, restored)))
+            }
+            stage => stage,
+        };
+        let is_ready = matches!(stage, Stage::Ended(_));
+        self.preparation = Some(Preparation { of, stage });
+        Ok(is_ready)
+    }
+
+    fn first_stage(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<Stage, Error> {
+        let idle = self.idle.iter().map(Remembered::prefix);
+        let others = idle.chain(running.iter().map(|(_, held)| *held)).filter(|held| held.scales == prompt.scales);
+        let held = others.map(|held| prompt.common(held.tokens, held.marks)).max().unwrap_or(0);
+        let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
+        let Some(found) = stored.find(prompt, held) else { return Ok(Stage::Ended(None)) };
+        if let Some(bringing) = stored.start_bringing(&found) {
+            return Ok(Stage::Bringing(bringing));
+        }
+        match stored.bring(&found) {
+            Some(brought) => self.begin(lent, running, prompt, (found, brought)),
+            // `place` searches again, for what is left before the damaged piece.
+            None => Ok(Stage::Ended(None)),
+        }
+    }
+
+    /// Gives a beginning its cells, in the sequence that a new text would get.
+    fn begin(
+        &mut self,
+        lent: &mut Lent,
+        running: &Running<'_>,
+        prompt: Prefix<'_>,
+        brought: (Found, Brought),
+    ) -> Result<Stage, Error> {
+        let seq = self.free(lent, running)?;
+        let known = prompt.first(brought.0.tokens);
+        let Lent { context, room, .. } = lent;
+        self.make_room_for(context, *room, running, (seq, known.tokens.len()), false)?;
+        let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
+        let Some(restored) = stored.begin_restore(context, seq, brought, known.end()) else {
+            return Ok(Stage::Ended(None));
+        };
+        let (scales, tokens, marks) = (known.scales.clone(), known.tokens.to_vec(), known.marks.clone());
+        self.idle.push(Remembered { seq, scales, tokens, marks, is_stored: true });
+        Ok(Stage::Restoring { seq, restored })
+    }
+
+    /// Writes the next rows of an idle sequence; with `is_last`, all that are left. Returns whether rows are left.
+    fn restore_part(&mut self, lent: &mut Lent, seq: SeqId, is_last: bool) -> bool {
+        let Some(stored) = &mut self.stored else { return false };
+        if !is_last && !stored.has_time() {
+            return true;
+        }
+        match stored.restore_part(&mut lent.context, is_last) {
+            Some(is_left) => is_left,
+            None => {
+                self.idle.retain(|idle| idle.seq != seq);
+                false
+            }
+        }
+    }
+
+    /// The tokens that an idle sequence got for a waiting text. From now on they count as any others.
+    pub(super) fn prepared(&mut self, seq: SeqId) -> Option<Restored> {
+        match self.preparation {
+            Some(Preparation { stage: Stage::Ended(Some((of, restored))), .. }) if of == seq => {
+                self.preparation = None;
+                Some(restored)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a sequence is being restored in parts.
+    pub(super) fn is_restoring(&self) -> bool {
+        matches!(self.preparation, Some(Preparation { stage: Stage::Restoring { .. }, .. }))
+    }
+
+    /// Whether an idle sequence waits for the next text.
+    pub(super) fn has_prepared(&self) -> bool {
+        matches!(self.preparation, Some(Preparation { stage: Stage::Ended(Some(_)), .. })) || self.is_restoring()
+    }
+
+    /// Whether an idle sequence has only a part of its rows.
+    pub(super) fn is_incomplete(&self, seq: SeqId) -> bool {
+        matches!(self.preparation, Some(Preparation { stage: Stage::Restoring { seq: of, .. }, .. }) if of == seq)
+    }
+
+    /// Records that a sequence is about to be removed.
+    pub(super) fn leave_preparation(&mut self, seq: SeqId) {
+        let stage = self.preparation.as_ref().map(|preparation| &preparation.stage);
+        let (Some(Stage::Restoring { seq: of, .. }) | Some(Stage::Ended(Some((of, _))))) = stage else { return };
+        if *of == seq {
+            let is_incomplete = self.is_incomplete(seq);
+            // The text is not prepared a second time: `place` restores the beginning at once.
+            if let Some(preparation) = &mut self.preparation {
+                preparation.stage = Stage::Ended(None);
+            }
+            if let Some(stored) = self.stored.as_mut().filter(|_| is_incomplete) {
+                stored.stop_restoring();
+            }
+        }
+    }
+
+    /// Forgets a sequence that is not complete, because nobody continues to restore it.
+    pub(super) fn stop_preparing(&mut self, context: &mut Context) {
+        if let Some(Preparation { stage: Stage::Restoring { seq, .. }, .. }) = self.preparation {
+            // After a failure, the context no longer works, and its content is not used again.
+            let _ = self.forget(context, seq, true);
+        }
+        self.preparation = None;
+    }
+}

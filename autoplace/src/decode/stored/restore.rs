@@ -1,0 +1,215 @@
+//! A stored beginning of a text gets into a sequence: at once, or in parts between the steps of running texts.
+//!
+//! A sequence first gets its cells and its rest, and then its rows, which can wait. Pieces that lie in the folder are
+//! read by a thread, so that no running text waits for a disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use llama_sys::{Context, Position, RowPiece, RowShape, SeqId};
+
+use super::{AT_ONCE, AT_ONCE_LIMITS, Restored, Stored};
+use crate::store::{Brought, Found, PromptStore, smoothed};
+
+/// Seconds for which running texts wait between two steps while rows are written. This is longer than the time for
+/// copying into the store, because here another text waits too.
+const TIME_AT_ONCE: f64 = 4e-3;
+
+/// A sequence that has its cells, and only a part of its rows.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    seq: SeqId,
+    found: Found,
+    brought: Brought,
+    took: Duration,
+}
+
+/// Pieces of a beginning that a thread reads from the folder.
+#[derive(Debug)]
+pub(crate) struct Bringing {
+    found: Found,
+    is_wanted: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Option<Brought>>>,
+}
+
+impl Bringing {
+    /// `None` if the system refuses a thread.
+    fn start(store: PromptStore, found: Found) -> Option<Self> {
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let (of, goes_on) = (found.clone(), Arc::clone(&is_wanted));
+        let read = move || store.bring(&of, || goes_on.load(Ordering::Relaxed));
+        let thread = thread::Builder::new().name("autoplace-bring".to_owned()).spawn(read).ok()?;
+        Some(Self { found, is_wanted, thread: Some(thread) })
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Lets the thread end after the piece that it reads.
+    fn leave(mut self) -> Option<JoinHandle<Option<Brought>>> {
+        self.is_wanted.store(false, Ordering::Relaxed);
+        self.thread.take()
+    }
+
+    /// Waits for the thread. `None` if a piece is damaged or gone.
+    pub(crate) fn end(mut self) -> Option<(Found, Brought)> {
+        let brought = self.thread.take()?.join().ok()??;
+        Some((std::mem::take(&mut self.found), brought))
+    }
+}
+
+impl Drop for Bringing {
+    fn drop(&mut self) {
+        self.is_wanted.store(false, Ordering::Relaxed);
+        // The thread holds the store, whose last holder waits for the files that are still to be written. That must not
+        // be a thread that ends with the process.
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Stored {
+    /// Lets a thread read the pieces of a beginning. `None` if they are all in memory.
+    pub(crate) fn start_bringing(&self, found: &Found) -> Option<Bringing> {
+        let [_, in_folder] = found.bytes;
+        if in_folder == 0 { None } else { Bringing::start(self.of.store.clone(), found.clone()) }
+    }
+
+    /// Lets a thread end whose pieces are no longer wanted, without waiting for its disk.
+    pub(crate) fn leave_bringing(&mut self, bringing: Bringing) {
+        self.ending.retain(|thread| !thread.is_finished());
+        self.ending.extend(bringing.leave());
+    }
+
+    /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
+    /// the pieces, the sequence stays empty, the store forgets those of no other text, and the result is `None`.
+    pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        (found, brought): (Found, Brought),
+        end: usize,
+    ) -> Option<Restored> {
+        let restored = self.begin_restore(context, seq, (found, brought), end)?;
+        self.restore_part(context, true).is_some().then_some(restored)
+    }
+
+    /// Gives an empty sequence the cells of a beginning, as the first part of [`restore`](Self::restore). The other
+    /// parts follow with [`restore_part`](Self::restore_part). Until then, nothing but a removal may use the sequence.
+    pub(crate) fn begin_restore(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        (found, brought): (Found, Brought),
+        end: usize,
+    ) -> Option<Restored> {
+        let begun = Instant::now();
+        if self.try_begin(context, seq, &brought, end).is_none() {
+            tracing::debug!(target: "autoplace::store", "sequence {seq} refuses {} stored tokens", found.tokens);
+            // A context that no longer works refuses everything.
+            if context.is_usable() {
+                self.forget(&found);
+            }
+            return None;
+        }
+        let took = begun.elapsed();
+        self.since_step += took;
+        let restored = Restored { tokens: found.tokens, from_folder: brought.from_folder };
+        tracing::debug!(
+            target: "autoplace::store",
+            "sequence {seq} gets {} tokens from the store, {} of them from its folder",
+            restored.tokens, restored.from_folder
+        );
+        self.restoring = Some(Restoring { seq, found, brought, took });
+        Some(restored)
+    }
+
+    fn try_begin(&self, context: &mut Context, seq: SeqId, brought: &Brought, end: usize) -> Option<()> {
+        let (shape, pieces) = brought.rows()?;
+        let rest = brought.rest.as_deref().filter(|_| self.has_own_end);
+        let rest: &[u8] = rest.map_or(&[], |rest| rest);
+        context.begin_rows(seq, self.first, &shape, &pieces, rest).ok()?;
+        // After a picture, some positions may be unused.
+        let held = context.kv_seq_end(seq).ok().flatten().and_then(|held| usize::try_from(held).ok());
+        if held.is_none_or(|held| held > end) {
+            tracing::warn!(target: "autoplace::store", "a stored text ends at {held:?}, and not before {end}");
+            context.kv_seq_remove(seq, 0..Position::MAX).ok()?;
+            return None;
+        }
+        Some(())
+    }
+
+    /// Writes the next rows of the sequence that is being restored; with `is_last`, all that are left. Returns whether
+    /// rows are left after that. `None` if the context refuses the rows: the sequence is then empty.
+    pub(crate) fn restore_part(&mut self, context: &mut Context, is_last: bool) -> Option<bool> {
+        let mut restoring = self.restoring.take()?;
+        let Restoring { seq, found, brought, .. } = &restoring;
+        let bytes = if is_last { usize::MAX } else { self.restored_at_once() };
+        let begun = Instant::now();
+        let (_, pieces) = brought.rows()?;
+        let Ok(is_left) = context.write_more_rows(*seq, &pieces, bytes) else {
+            if context.is_usable() {
+                self.forget(found);
+            }
+            return None;
+        };
+        let took = begun.elapsed();
+        self.since_step += took;
+        restoring.took += took;
+        if is_left {
+            self.seconds_per_write = smoothed(self.seconds_per_write, bytes as u64, took);
+            self.restoring = Some(restoring);
+        } else {
+            let bytes = restoring.found.bytes.iter().sum();
+            self.seconds_per_byte = smoothed(self.seconds_per_byte, bytes, restoring.took);
+        }
+        Some(is_left)
+    }
+
+    /// Bytes of rows to write between two steps.
+    fn restored_at_once(&self) -> usize {
+        let [least, most] = AT_ONCE_LIMITS;
+        let in_time = |per_byte: f64| (TIME_AT_ONCE / per_byte) as usize;
+        self.seconds_per_write.map_or(AT_ONCE, |per_byte| in_time(per_byte).clamp(least, most))
+    }
+
+    /// Leaves a sequence that is about to be removed as it is.
+    pub(crate) fn stop_restoring(&mut self) {
+        self.restoring = None;
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        // As for `Bringing`.
+        self.ending.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Brought {
+    /// The shape and the rows of the pieces. `None` if their shapes differ.
+    fn rows(&self) -> Option<(RowShape, Vec<RowPiece<'_>>)> {
+        let (first, _, _) = self.pieces.first()?;
+        let (shape_bytes, _) = split(first)?;
+        let shape = RowShape::from_bytes(shape_bytes)?;
+        let mut pieces = Vec::with_capacity(self.pieces.len());
+        for (data, tokens, wanted) in &self.pieces {
+            let (of_shape, rows) = split(data)?;
+            if of_shape != shape_bytes {
+                return None;
+            }
+            pieces.push(RowPiece { data: rows, tokens: *tokens, wanted: *wanted });
+        }
+        Some((shape, pieces))
+    }
+}
+
+/// The shape and the rows of a piece.
+fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = data.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
