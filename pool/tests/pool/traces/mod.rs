@@ -277,7 +277,9 @@ fn twenty_five_traces_held_out() {
 #[test]
 #[ignore = "a minute: prints the table of bounds of benches/results"]
 fn bounds_of_five_traces() {
-    println!("| trace | files | best other rule | a half of it | pool | loading on request | knowing all | room for all |");
+    println!(
+        "| trace | files | best other rule | a half of it | pool | loading on request | knowing all | room for all |"
+    );
     println!("|---|---|--:|--:|--:|--:|--:|--:|");
     let traces = [chat_and_titles(1), agent(2), hundred_users(3), slow_and_fast(4), random(5)];
     for Trace { name, machine, models, wishes } in &traces {
@@ -285,13 +287,19 @@ fn bounds_of_five_traces() {
             let trace = (machine, &models[..], &wishes[..]);
             let pool = sim::run(trace, caching, &mut Ours::new((machine, models), false)).waited;
             let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama::default(), &mut Router];
-            let best = rivals.map(|rule| sim::run(trace, caching, rule).waited).into_iter().fold(f64::INFINITY, f64::min);
-            let bounds = [Foresight::Nothing, Foresight::All].map(|foresight| bounds::in_order(trace, caching, foresight));
+            let best =
+                rivals.map(|rule| sim::run(trace, caching, rule).waited).into_iter().fold(f64::INFINITY, f64::min);
+            let bounds =
+                [Foresight::Nothing, Foresight::All].map(|foresight| bounds::in_order(trace, caching, foresight));
             let room = bounds::with_room_for_all(trace).waited;
             let share = |seconds: f64| format!("{seconds:.0} s ({:.2})", seconds / best);
             println!(
                 "| {name} | {caching:?} | {best:.0} s | {:.0} s | {} | {} | {} | {} |",
-                best / 2.0, share(pool), share(bounds[0]), share(bounds[1]), share(room)
+                best / 2.0,
+                share(pool),
+                share(bounds[0]),
+                share(bounds[1]),
+                share(room)
             );
         }
     }
