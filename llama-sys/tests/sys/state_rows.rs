@@ -246,6 +246,15 @@ fn a_sequence_that_is_removed_before_its_last_rows_gets_no_more_of_them() {
         other.begin_rows(1, 0, &shape, &given, &[]).unwrap();
         assert!(matches!(other.write_more_rows(1, &[], 1), Err(Error::State { .. })));
         assert_eq!(other.kv_seq_end(1).unwrap(), None);
+        // So is another division of the same tokens.
+        let (_, divided) = self::pieces(&mut context, &[text.len() - 5, 5]);
+        let divided = [&divided[0], &divided[1]].map(|(data, n)| RowPiece { data, tokens: *n, wanted: *n });
+        let swapped = [divided[1], divided[0]];
+        other.begin_rows(1, 0, &shape, &divided, &[]).unwrap();
+        let most = divided[0].data.len() / text.len();
+        assert!(other.write_more_rows(1, &divided, most).unwrap());
+        assert!(matches!(other.write_more_rows(1, &swapped, most), Err(Error::State { .. })));
+        assert_eq!(other.kv_seq_end(1).unwrap(), None);
         other.decode(&batch_of(&text, 0)).unwrap();
     }
 }

@@ -26,7 +26,7 @@ impl Unfinished {
                 self.from = (self.from.0 + 1, 0, 0);
                 continue;
             };
-            let left = &lane_of(*piece, before, unit)[written..];
+            let left = lane_of(*piece, before, unit).get(written..).unwrap_or_default();
             if left.is_empty() {
                 self.from = (self.from.0, at + 1, 0);
                 continue;
@@ -132,8 +132,9 @@ impl Context {
         pieces: &[RowPiece<'_>],
         bytes: usize,
     ) -> Result<bool, Error> {
-        if check_pieces(unfinished.row, pieces)? != unfinished.tokens {
-            return Err(refused(format!("the pieces are not those of its {} tokens", unfinished.tokens)));
+        check_pieces(unfinished.row, pieces)?;
+        if divisions(pieces) != unfinished.pieces {
+            return Err(refused("the pieces are not those with which it was begun"));
         }
         let mut left = bytes;
         while let Some((place, written)) = unfinished.place() {
@@ -199,7 +200,8 @@ impl Context {
         if held != end {
             return Err(refused(format!("it ends at {end}, and the restored sequence at {held}")));
         }
-        Ok(Unfinished { seq, places, lanes, row, tokens, from: (0, 0, 0), to: (0, 0), buffer: Vec::new() })
+        let pieces = divisions(pieces);
+        Ok(Unfinished { seq, places, lanes, row, pieces, from: (0, 0, 0), to: (0, 0), buffer: Vec::new() })
     }
 
     /// Forgets that rows of a sequence are left to be written, because its cells are about to be removed.
@@ -224,6 +226,11 @@ fn check_pieces(row: usize, pieces: &[RowPiece<'_>]) -> Result<usize, Error> {
         return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
     }
     Ok(pieces.iter().map(|piece| piece.wanted).sum())
+}
+
+/// For each piece, its tokens and how many of them are wanted.
+fn divisions(pieces: &[RowPiece<'_>]) -> Vec<(usize, usize)> {
+    pieces.iter().map(|piece| (piece.tokens, piece.wanted)).collect()
 }
 
 /// The stream of a sequence that contains the wanted tokens of the pieces, at the positions from `first` on, with or
