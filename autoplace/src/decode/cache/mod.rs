@@ -30,6 +30,8 @@ pub(crate) struct Cache {
     is_storing: bool,
     /// What is done for the text that joins next.
     preparation: Option<Preparation>,
+    /// Whether a part of a waiting text was restored since the last step.
+    has_restored: bool,
     /// Whether the content of the context is unknown.
     stale: bool,
 }
@@ -87,7 +89,7 @@ impl Cache {
             Contents::Idle(idle, kept) => (idle, kept, false),
         };
         let checkpoints = Checkpoints { limit: checkpoints, kept };
-        Self { idle, checkpoints, stored, is_storing: false, preparation: None, stale }
+        Self { idle, checkpoints, stored, is_storing: false, preparation: None, has_restored: false, stale }
     }
 
     pub(crate) fn into_contents(self) -> Contents {
@@ -368,10 +370,6 @@ impl Cache {
 
     /// Stores the next pieces of the idle sequence that will be displaced first. Returns whether more pieces are left.
     pub(crate) fn store_part(&mut self, context: &mut Context) -> bool {
-        if self.is_restoring() {
-            // A waiting text comes first.
-            return false;
-        }
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return false };
         let Some(next) = idle.iter_mut().find(|idle| !idle.is_stored) else { return false };
         let progress = stored.store_part(context, next, &checkpoints.kept);

@@ -116,6 +116,7 @@ impl Cache {
         let Lent { context, room, .. } = lent;
         self.make_room_for(context, *room, running, (seq, known.tokens.len()), false)?;
         let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
+        self.has_restored = true;
         let Some(restored) = stored.begin_restore(context, seq, brought, known.end()) else {
             return Ok(Stage::Ended(None));
         };
@@ -130,6 +131,7 @@ impl Cache {
         if !is_last && !stored.has_time() {
             return true;
         }
+        self.has_restored = true;
         match stored.restore_part(&mut lent.context, is_last) {
             Some(is_left) => is_left,
             None => {
@@ -179,6 +181,31 @@ impl Cache {
                 stored.stop_restoring();
             }
         }
+    }
+
+    /// The text for which something was prepared.
+    pub(crate) fn prepares_for(&self) -> Option<SequenceId> {
+        self.preparation.as_ref().map(|preparation| preparation.of)
+    }
+
+    /// Leaves what was prepared for a text that no longer waits. A complete sequence stays, like any idle sequence.
+    pub(crate) fn leave_text(&mut self, context: &mut Context) {
+        match self.preparation.take() {
+            Some(Preparation { stage: Stage::Bringing(bringing), .. }) => {
+                if let Some(stored) = &mut self.stored {
+                    stored.leave_bringing(bringing);
+                }
+            }
+            other => {
+                self.preparation = other;
+                self.stop_preparing(context);
+            }
+        }
+    }
+
+    /// A step ends. Returns whether a part of a waiting text was restored before it.
+    pub(crate) fn has_restored_part(&mut self) -> bool {
+        std::mem::take(&mut self.has_restored)
     }
 
     /// Forgets a sequence that is not complete, because nobody continues to restore it.

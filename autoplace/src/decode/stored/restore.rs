@@ -177,6 +177,12 @@ impl Stored {
         self.seconds_per_write.map_or(AT_ONCE, |per_byte| in_time(per_byte).clamp(least, most))
     }
 
+    /// Whether the pieces of a sequence are kept, which is restored only partly.
+    #[cfg(test)]
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.restoring.is_some()
+    }
+
     /// Leaves a sequence that is about to be removed as it is.
     pub(crate) fn stop_restoring(&mut self) {
         self.restoring = None;
