@@ -16,7 +16,7 @@ impl InstructionSet {
 }
 
 /// The features of x86-64 code without the feature `native`: ggml's options and Rust's names. These are ggml's defaults
-/// under GGML_NATIVE=OFF without cross-compilation and SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
+/// if GGML_NATIVE is off, nothing is cross-compiled, and SOURCE_DATE_EPOCH is not set (ggml/CMakeLists.txt, INS_ENB).
 pub(crate) const PORTABLE_X86: [(&str, &str); 6] = [
     ("GGML_SSE42", "sse4.2"),
     ("GGML_AVX", "avx"),

@@ -8,7 +8,7 @@
 //! 5. `compile`: runs cmake (always optimised; ggml's barrier is `native/wait.h`), in OUT_DIR or in the folder that
 //!    `AUTOPLACE_LLAMA_BUILD_DIR` names.
 //! 6. `shim`: compiles `native/`, which calls llama.cpp's C++ and lets no exception through; `mtmd` (feature `media`)
-//!    compiles tools/mtmd, which it calls.
+//!    compiles tools/mtmd, which the shim calls.
 //! 7. `link`: names the libraries.
 //! 8. `runtime` (if `AUTOPLACE_RUNTIME_LIBRARY` is set): builds the same as a library that a program opens.
 //! 9. `bindings` (feature `bindgen`): regenerates the committed bindings' text into OUT_DIR.
@@ -65,7 +65,7 @@ fn main() {
     let built = compile::run(&target, &source, &options, &instructions);
     let name = name_build(&identity::of_source(&source));
     let (compiler, objects) = shim::compile(&source, &name);
-    // For the linker, mtmd must come behind the shim, which calls mtmd, and before llama.cpp, which mtmd calls.
+    // For the linker, mtmd must come after the shim, which calls mtmd, and before llama.cpp, which mtmd calls.
     let mtmd = mtmd::build(&source, &options);
     let mut libraries = link::libraries(&target, &built);
     libraries.libraries.splice(0..0, mtmd);

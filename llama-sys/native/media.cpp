@@ -65,7 +65,7 @@ uint64_t with_extra(ggml_backend_buffer_type_t type, uint64_t bytes) {
     return bytes + allocation_extra(type) * (bytes / most + (bytes % most > 0));
 }
 
-// The bytes that the encoders take that this thread loaded last, with data or without.
+// The bytes of the encoders that this thread loaded last, with data or without.
 std::vector<shim_media_row> taken(bool with_data) {
     std::vector<shim_media_row> rows;
     for (const clip_device_bytes & bytes : clip_last_bytes()) {
@@ -77,7 +77,8 @@ std::vector<shim_media_row> taken(bool with_data) {
 }
 
 // Checks a projector's file: loads it once without data. The constructor of mtmd_context loads the encoders first. If
-// it fails later, it does not free them: for a model of another width, or for an encoder without a preprocessor.
+// it fails after that, it does not free them. It fails for a model of another width, and for an encoder without a
+// preprocessor.
 void check(const char * path, const llama_model & model, const shim_media_params & params) {
     const clip_init_result loaded = clip_init(path, without_data(params));
     const clip_ptr image(loaded.ctx_v);
@@ -139,7 +140,7 @@ mtmd::bitmap_ptr bitmap(const shim_media_part & part) {
     return mtmd::bitmap_ptr(mtmd_bitmap_init_from_audio(part.n_samples, part.samples));
 }
 
-// While this value exists, attention is not causal, as an image needs it (mtmd-helper.cpp, `scope_non_causal`).
+// While this value exists, attention is not causal, as an image requires (mtmd-helper.cpp, `scope_non_causal`).
 struct non_causal {
     non_causal(llama_context & ctx, bool enabled) : ctx(ctx), enabled(enabled) {
         if (enabled) {

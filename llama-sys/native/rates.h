@@ -12,7 +12,7 @@ struct shim_bench {
     threadpool_ptr     threads; // of the CPU; the backend uses it and is freed first
     ggml_backend_ptr   backend;
     bool               repack; // whether the CPU may rearrange weights
-    bool               remote; // whether it is another machine's
+    bool               remote; // whether the device belongs to another machine
 };
 
 // Throws.

@@ -35,16 +35,16 @@ struct shim_memory_row {
     uint64_t                   output; // the buffer of logits and embeddings, as large as it may grow
 };
 
-// The compute buffers of a context. The counts begin with the context. They are the numbers of computations that had to
-// reserve their graph again although each operation had the same device as before. Buffers grow only on such a
-// reservation, but need not grow.
+// The compute buffers of a context. The counts begin when the context is created. They are the numbers of computations
+// that had to reserve their graph again although each operation had the same device as before. A buffer grows only if a
+// graph is reserved again, but a graph that is reserved again may also fit into the existing buffers.
 struct shim_compute_buffers {
     uint64_t bytes;           // of all devices
     uint32_t n_reallocs_same; // for a graph as large as the last one
     uint32_t n_reallocs_diff; // for a graph of another size
 };
 
-// The layers whose experts a cache would hold (llama-moe-cache.cpp). These layers belong to a GPU, and all of their
+// The layers whose experts a cache can contain (llama-moe-cache.cpp). These layers belong to a GPU, and all of their
 // experts are in host memory.
 struct shim_moe_cache_shape {
     uint32_t n_layer;
@@ -54,9 +54,9 @@ struct shim_moe_cache_shape {
     uint64_t most;  // bytes of a cache for all of their experts
 };
 
-// The number of uses of an expert in a context's cache, and of experts that had to be loaded first. With several tokens
-// in a batch, an expert is counted for each of them. llama.cpp's own counts are private, and only logged when the
-// context is freed.
+// How often an expert was in a context's cache when it was used, and how often it had to be loaded first. With several
+// tokens in a batch, an expert is counted for each of them. llama.cpp's own counts are private, and only logged when
+// the context is freed.
 struct shim_moe_counts {
     struct llama_context * ctx;
     uint64_t               hits;
@@ -90,7 +90,7 @@ struct shim_build_info {
 extern const struct shim_build_info shim_build;
 
 // Replaces ggml's abort by an exception while the calling thread is inside a guarded function of this file; elsewhere
-// (worker threads, the middle of a graph) the message goes to the log and the process ends as before.
+// (worker threads, the middle of a graph) the message is printed to stderr, and the process ends as before.
 void shim_install_abort_guard(void);
 
 // llama_backend_init, and the first look into ggml's registry, which starts every backend that is compiled in.
@@ -120,8 +120,8 @@ void                 shim_model_free(struct llama_model * model);
 // are zeros.
 struct llama_model * shim_model_from_metadata(const char * path, const struct llama_model_params * params, struct shim_error * error);
 bool                 shim_model_save(const struct llama_model * model, const char * path, struct shim_error * error);
-// Writes up to `n_max` tensors and returns the number of all. A tensor that is in several buffers appears once for
-// each.
+// Writes up to `n_max` tensors, and returns the number of all tensors. A tensor that is in several buffers appears once
+// for each buffer.
 int32_t              shim_model_tensors(const struct llama_model * model, struct shim_tensor * tensors, int32_t n_max);
 void                 shim_model_shape(const struct llama_model * model, struct shim_model_shape * shape);
 void                 shim_model_moe_cache_shape(const struct llama_model * model, struct shim_moe_cache_shape * shape);
@@ -141,8 +141,8 @@ int32_t shim_memory_breakdown(struct llama_context * ctx, bool computes_rows, st
 // The number of copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
 void    shim_context_compute_buffers(const struct llama_context * ctx, struct shim_compute_buffers * buffers);
-// Counts from now on, until graphs are reserved again, so it must be called before each computation. `counts` must live
-// as long as the context, and its `ctx` must be this context.
+// Counts the uses of cached experts from now on. A new reservation of graphs ends the counting, so this must be called
+// before each computation. `counts` must live as long as the context, and its `ctx` must be this context.
 void    shim_context_count_experts(struct llama_context * ctx, struct shim_moe_counts * counts);
 // Whether a shift of positions does nothing but rotate keys. With YaRN's factors each rotation also scales them.
 bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
@@ -372,7 +372,8 @@ struct shim_link {
 struct shim_bench;
 struct shim_bench * shim_bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack, struct shim_error * error);
 void                shim_bench_free(struct shim_bench * bench);
-// Computes for at least `budget_ns`, and at least once. Not guarded, like shim_decode. Frees all memory at the end.
+// Computes the graph again and again for the time `budget_ns`, but at least three times. Not guarded, like shim_decode.
+// Frees all memory at the end.
 enum shim_measured shim_bench_time(struct shim_bench * bench, const struct shim_operation * operation, uint64_t budget_ns,
                                    struct shim_timing * timing, struct shim_error * error);
 // Measures copies between the host's plain memory and the device: of `bytes` bytes, and of the `width` activations of a

@@ -238,7 +238,7 @@ fn llama_cpps_command_lines_become_ours() {
 #[test]
 fn all_unsupported_flags_are_refused_by_name_at_once() {
     for (line, parts) in [
-        ("run a -sm row --numa isolate", &["-sm: the memory that `row` allocates", "--numa: threads are bound"][..]),
+        ("run a -sm row --numa isolate", &["-sm: the memory that `row` allocates", "--numa: the system binds threads"][..]),
         ("run a -xyz", &["-xyz is not a flag"]),
         ("run a -yc 5", &["-yc is not a flag"]),
         ("run a -sy x", &["-sy is not a flag", "-sys"]),

@@ -86,7 +86,7 @@ std::vector<clip_image_size> shapes(int side, int n_tokens) {
     return sizes;
 }
 
-// Likewise for an image that is about as large as a square of `image_size` pixels. Each side is rounded to the nearest
+// Shapes of an image that is about as large as a square of `image_size` pixels. Each side is rounded to the nearest
 // number of tokens, so the product may be larger. The product is largest if the shorter side is half a token longer
 // than a whole number of tokens.
 std::vector<clip_image_size> rounded_shapes(int side, int image_size) {
@@ -259,7 +259,7 @@ static bool alloc_graph(ggml_backend_sched_t sched, ggml_cgraph * graph) {
 
 static void begin_encoding(clip_ctx & ctx, const clip_image_f32_batch & imgs, const clip_encode_params * params, ggml_backend_sched_t sched) {
     refusal.clear();
-    // A sound needs no more: it is cut into pieces, and the warm-up has the size of one piece.
+    // A sound needs no larger buffers: it is cut into pieces, and the warm-up has the size of one piece.
     if (ctx.model.modality == CLIP_MODALITY_VISION) {
         std::vector<size_t> sizes(ctx.backend_ptrs.size(), 0);
         ggml_backend_sched_reserve_size(sched, clip_get_graph_builder(&ctx, imgs, params)->build(), sizes.data());

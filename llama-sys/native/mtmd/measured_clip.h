@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// What encoders take of a device. `type` is the type of its buffers.
+// The bytes that encoders take on a device. `type` is the type of the device's buffers.
 struct clip_device_bytes {
     ggml_backend_dev_t         device  = nullptr;
     ggml_backend_buffer_type_t type    = nullptr;
@@ -15,15 +15,15 @@ struct clip_device_bytes {
     size_t                     compute = 0;
 };
 
-// What the encoders take that this thread's last clip_init has made: with data what they have allocated, and without
-// data (`no_alloc`) what they would allocate. Each device is there once.
+// The bytes of the encoders that this thread's last call of clip_init made: with data, the bytes that they have
+// allocated; without data (`no_alloc`), the bytes that they would allocate. Each device is listed once.
 const std::vector<clip_device_bytes> & clip_last_bytes();
 
-// Rows of the largest image of those encoders; 0 without an encoder of images.
+// The number of rows of the largest image that these encoders accept; 0 without an encoder of images.
 int clip_last_rows();
 
 // Why this thread's last encoding was refused before it began; empty if it was not.
 const std::string & clip_last_refusal();
 
-// Before an encoding: mtmd may refuse one before it asks clip.cpp.
+// Clears the refusal. Call this before each encoding, because mtmd may refuse an image before it calls clip.cpp.
 void clip_forget_refusal();

@@ -124,15 +124,15 @@ fn metrics_count_what_was_computed_by_the_names_of_llama_server() {
 
 #[test]
 fn who_asks_for_a_free_slot_is_refused_while_there_is_none() {
-    let server = server();
+    let server = Server::start(65_536, ChatTemplate::family("chatml").unwrap());
     let status = |path: &str| {
         let request = ureq::get(server.url(path)).config().http_status_as_error(false).build();
         request.call().unwrap().status().as_u16()
     };
     assert_eq!(status("/slots?fail_on_no_slot=1"), 200);
-    // Nobody reads this text, so it runs until it is dropped.
-    let text = server.engine.model().generate("In the beginning").ignore_eos().max_tokens(400);
-    let text = server.engine.submit(text).unwrap();
+    // This text would run for a long time. It ends when its connection does.
+    let body = json!({"prompt": "In the beginning", "max_tokens": 60_000, "ignore_eos": true, "stream": true});
+    let text = ureq::post(server.url("/v1/completions")).send_json(&body).unwrap();
     wait("is busy", || status("/slots?fail_on_no_slot=1") == 503);
     assert_eq!(status("/slots"), 200);
     drop(text);
