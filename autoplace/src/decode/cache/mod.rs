@@ -136,6 +136,7 @@ impl Cache {
         prompt: Prefix<'_>,
         reuse: bool,
     ) -> Result<Place, Error> {
+        let prepared = self.take_ended();
         let free = self.free(lent, running)?;
         let Lent { context, room, .. } = lent;
         let is_alone = running.is_empty();
@@ -161,7 +162,10 @@ impl Cache {
         let donor = donor.filter(|donor| !donor.is_idle || self.is_idle(donor.seq));
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
-            (None, Some(donor)) => self.take_over(context, free, donor, prompt, is_alone)?,
+            (None, Some(donor)) => {
+                let prepared = prepared.filter(|(seq, _)| *seq == donor.seq).map(|(_, restored)| restored);
+                self.take_over(context, free, (donor, prepared), prompt, is_alone)?
+            }
             (None, None) => {
                 self.forget(context, free, is_alone)?;
                 Place::of_its_own(free, 0)
@@ -173,18 +177,18 @@ impl Cache {
         Ok(place)
     }
 
-    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself.
+    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself. The donor may
+    /// be a sequence that was prepared for this text.
     fn take_over(
         &mut self,
         context: &mut Context,
         free: SeqId,
-        donor: Donor,
+        (donor, prepared): (Donor, Option<Restored>),
         prompt: Prefix<'_>,
         is_alone: bool,
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
         let known = prompt.first(shared);
-        let prepared = self.prepared(seq);
         if yields {
             // The tokens after the shared tokens are about to be forgotten.
             if self.idle.iter().any(|idle| idle.seq == seq && idle.tokens.len() > shared) {

@@ -141,14 +141,13 @@ impl Cache {
         }
     }
 
-    /// The tokens that an idle sequence got for a waiting text. From now on they count as any others.
-    pub(super) fn prepared(&mut self, seq: SeqId) -> Option<Restored> {
-        match self.preparation {
-            Some(Preparation { stage: Stage::Ended(Some((of, restored))), .. }) if of == seq => {
-                self.preparation = None;
-                Some(restored)
-            }
-            _ => None,
+    /// Takes the sequence that was prepared, because its text joins now. If this text is suspended and waits again, it is
+    /// prepared again.
+    pub(super) fn take_ended(&mut self) -> Option<(SeqId, Restored)> {
+        let ended = self.preparation.take_if(|preparation| matches!(preparation.stage, Stage::Ended(_)))?;
+        match ended.stage {
+            Stage::Ended(prepared) => prepared,
+            Stage::Bringing(_) | Stage::Restoring { .. } => None,
         }
     }
 

@@ -518,6 +518,33 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_waits_again_is_prepared_again() {
+        for kv_unified in [false, true] {
+            let store = PromptStore::new(64 << 20);
+            let (mut session, text) = waiting(&store, kv_unified);
+            let id = text.id;
+            while !session.prepare(&text) {
+                session.advance().unwrap();
+            }
+            session.join(text, true, false).unwrap();
+            session.advance().unwrap();
+            let text = session.suspend(id).unwrap();
+            // Another text takes its cells.
+            let other = words(6, 300);
+            let generate = session.model.generate(&other[..]).temp(0.0).ignore_eos().max_tokens(2);
+            let other = session.begin_once(generate.cache_prompt(true)).unwrap();
+            session.advance().unwrap();
+            session.end(other);
+            let mut parts = 0;
+            while !session.prepare(&text) {
+                parts += 1;
+                session.advance().unwrap();
+            }
+            assert!(parts > 3, "{kv_unified}: {parts}");
+        }
+    }
+
+    #[test]
     fn storing_goes_on_while_a_half_restored_text_is_not_admitted() {
         let store = PromptStore::new(64 << 20);
         let (mut session, text) = waiting_among(3, &store, false);
