@@ -203,6 +203,7 @@ impl Stored {
     /// A step has ended.
     pub(crate) fn step_ended(&mut self) {
         self.of.store.paused(std::mem::take(&mut self.since_step));
+        self.drop_ended();
     }
 
     /// Whether there is time to store another part before a running text must get its next token.

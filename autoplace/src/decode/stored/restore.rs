@@ -39,7 +39,11 @@ impl Bringing {
     fn start(store: PromptStore, found: Found) -> Option<Self> {
         let is_wanted = Arc::new(AtomicBool::new(true));
         let (of, goes_on) = (found.clone(), Arc::clone(&is_wanted));
-        let read = move || store.bring(&of, || goes_on.load(Ordering::Relaxed));
+        let read = move || {
+            let goes_on = || goes_on.load(Ordering::Relaxed);
+            // Pieces that nobody wants any more do not stay in memory until the thread is joined.
+            store.bring(&of, goes_on).filter(|_| goes_on())
+        };
         let thread = thread::Builder::new().name("autoplace-bring".to_owned()).spawn(read).ok()?;
         Some(Self { found, is_wanted, thread: Some(thread) })
     }
@@ -81,8 +85,13 @@ impl Stored {
 
     /// Lets a thread end whose pieces are no longer wanted, without waiting for its disk.
     pub(crate) fn leave_bringing(&mut self, bringing: Bringing) {
-        self.ending.retain(|thread| !thread.is_finished());
         self.ending.extend(bringing.leave());
+        self.drop_ended();
+    }
+
+    /// Drops the threads that have ended, and with them their pieces.
+    pub(super) fn drop_ended(&mut self) {
+        self.ending.retain(|thread| !thread.is_finished());
     }
 
     /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
