@@ -10,7 +10,7 @@ use crate::decode::context::Lent;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
 use crate::decode::prefix::Prefix;
-use crate::decode::stored::{Bringing, Restored};
+use crate::decode::stored::{Bringing, Restored, Stored};
 use crate::load::Remembered;
 use crate::store::{Brought, Found};
 
@@ -43,6 +43,10 @@ impl Cache {
         is_awaited: bool,
     ) -> Result<bool, Error> {
         if self.stored.is_none() {
+            return Ok(true);
+        }
+        if self.prepares_for().is_some_and(|before| before != of) && self.needs_nothing(lent, running, prompt)? {
+            // What is prepared for another text goes on after this text has joined.
             return Ok(true);
         }
         let mut preparation = self.preparation.take();
@@ -87,10 +91,28 @@ impl Cache {
         Ok(is_ready)
     }
 
+    /// Whether a text gets an empty sequence and nothing from the store.
+    fn needs_nothing(
+        &mut self,
+        lent: &mut Lent,
+        running: &Running<'_>,
+        prompt: Prefix<'_>,
+    ) -> Result<bool, Error> {
+        let free = self.free(lent, running)?;
+        let held = self.held(lent, running, prompt, free)?;
+        let needs = |stored: &mut Stored| stored.find(prompt, held).is_some();
+        Ok(!self.is_idle(free) && !self.stored.as_mut().is_some_and(needs))
+    }
+
+    /// The number of tokens of a prompt that the context holds, so that a new text can reuse them.
+    fn held(&self, lent: &Lent, running: &Running<'_>, prompt: Prefix<'_>, free: SeqId) -> Result<usize, Error> {
+        let (donor, _) = self.donor(&lent.context, running, prompt, free, false)?;
+        Ok(donor.map_or(0, |donor| donor.shared))
+    }
+
     fn first_stage(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<Stage, Error> {
-        let idle = self.idle.iter().map(Remembered::prefix);
-        let others = idle.chain(running.iter().map(|(_, held)| *held)).filter(|held| held.scales == prompt.scales);
-        let held = others.map(|held| prompt.common(held.tokens, held.marks)).max().unwrap_or(0);
+        let free = self.free(lent, running)?;
+        let held = self.held(lent, running, prompt, free)?;
         let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
         let Some(found) = stored.find(prompt, held) else { return Ok(Stage::Ended(None)) };
         if let Some(bringing) = stored.start_bringing(&found) {

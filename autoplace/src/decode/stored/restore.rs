@@ -103,8 +103,12 @@ impl Stored {
         (found, brought): (Found, Brought),
         end: usize,
     ) -> Option<Restored> {
-        let restored = self.begin_restore(context, seq, (found, brought), end)?;
-        self.restore_part(context, true).is_some().then_some(restored)
+        // Another sequence may be only partly restored.
+        let other = self.restoring.take();
+        let begun = self.begin_restore(context, seq, (found, brought), end);
+        let restored = begun.filter(|_| self.restore_part(context, true).is_some());
+        self.restoring = other;
+        restored
     }
 
     /// Gives an empty sequence the cells of a beginning, as the first part of [`restore`](Self::restore). The other
