@@ -153,7 +153,9 @@ impl Cache {
             (None, 0)
         };
         let shared = donor.map_or(0, |donor| donor.shared);
-        let restored = match reuse {
+        // The store may hold more of the text since a sequence was prepared for it.
+        let is_prepared = donor.is_some_and(|donor| prepared.is_some_and(|(seq, _)| seq == donor.seq));
+        let restored = match reuse && !is_prepared {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };

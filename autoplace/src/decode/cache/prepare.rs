@@ -10,7 +10,7 @@ use crate::decode::context::Lent;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
 use crate::decode::prefix::Prefix;
-use crate::decode::stored::{Bringing, Restored, Stored};
+use crate::decode::stored::{Bringing, MAX_SEARCHES, Restored, Stored};
 use crate::load::Remembered;
 use crate::store::{Brought, Found};
 
@@ -23,8 +23,8 @@ pub(super) struct Preparation {
 
 #[derive(Debug)]
 enum Stage {
-    /// A thread reads pieces from the folder.
-    Bringing(Bringing),
+    /// A thread reads pieces from the folder. This is the search of this number for the text's beginning.
+    Bringing(Bringing, usize),
     /// The idle sequence `seq` has its cells, and only a part of its rows.
     Restoring { seq: SeqId, restored: Restored },
     /// The idle sequence is complete, or there is none.
@@ -61,22 +61,25 @@ impl Cache {
         }
         let stage = match preparation {
             Some(Preparation { of: before, stage: Stage::Ended(ended) }) if before == of => Stage::Ended(ended),
-            Some(Preparation { of: before, stage: Stage::Bringing(bringing) }) if before == of => {
+            Some(Preparation { of: before, stage: Stage::Bringing(bringing, searches) }) if before == of => {
                 if is_awaited && !bringing.is_finished() {
-                    Stage::Bringing(bringing)
+                    Stage::Bringing(bringing, searches)
                 } else {
-                    let brought = bringing.end();
-                    brought.map_or(Ok(Stage::Ended(None)), |brought| self.begin(lent, running, prompt, brought))?
+                    match bringing.end() {
+                        Some(brought) => self.begin(lent, running, prompt, brought)?,
+                        None if is_awaited => self.first_stage(lent, running, prompt, searches)?,
+                        None => Stage::Ended(None),
+                    }
                 }
             }
             other => {
-                if let (Some(stored), Some(Stage::Bringing(bringing))) = (&mut self.stored, other.map(|it| it.stage)) {
+                if let (Some(stored), Some(Stage::Bringing(bringing, _))) = (&mut self.stored, other.map(|it| it.stage)) {
                     stored.leave_bringing(bringing);
                 }
                 if !is_awaited {
                     return Ok(true);
                 }
-                self.first_stage(lent, running, prompt)?
+                self.first_stage(lent, running, prompt, 0)?
             }
         };
         let stage = match stage {
@@ -110,19 +113,27 @@ impl Cache {
         Ok(donor.map_or(0, |donor| donor.shared))
     }
 
-    fn first_stage(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<Stage, Error> {
+    /// After a damaged piece, another search finds what is left before it. `searches` is the number of earlier searches.
+    fn first_stage(
+        &mut self,
+        lent: &mut Lent,
+        running: &Running<'_>,
+        prompt: Prefix<'_>,
+        searches: usize,
+    ) -> Result<Stage, Error> {
         let free = self.free(lent, running)?;
         let held = self.held(lent, running, prompt, free)?;
         let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
-        let Some(found) = stored.find(prompt, held) else { return Ok(Stage::Ended(None)) };
-        if let Some(bringing) = stored.start_bringing(&found) {
-            return Ok(Stage::Bringing(bringing));
+        for search in searches + 1..=MAX_SEARCHES {
+            let Some(found) = stored.find(prompt, held) else { break };
+            if let Some(bringing) = stored.start_bringing(&found) {
+                return Ok(Stage::Bringing(bringing, search));
+            }
+            if let Some(brought) = stored.bring(&found) {
+                return self.begin(lent, running, prompt, (found, brought));
+            }
         }
-        match stored.bring(&found) {
-            Some(brought) => self.begin(lent, running, prompt, (found, brought)),
-            // `place` searches again, for what is left before the damaged piece.
-            None => Ok(Stage::Ended(None)),
-        }
+        Ok(Stage::Ended(None))
     }
 
     /// Gives a beginning its cells, in the sequence that a new text would get.
@@ -169,7 +180,7 @@ impl Cache {
         let ended = self.preparation.take_if(|preparation| matches!(preparation.stage, Stage::Ended(_)))?;
         match ended.stage {
             Stage::Ended(prepared) => prepared,
-            Stage::Bringing(_) | Stage::Restoring { .. } => None,
+            Stage::Bringing(..) | Stage::Restoring { .. } => None,
         }
     }
 
@@ -194,10 +205,8 @@ impl Cache {
         let (Some(Stage::Restoring { seq: of, .. }) | Some(Stage::Ended(Some((of, _))))) = stage else { return };
         if *of == seq {
             let is_incomplete = self.is_incomplete(seq);
-            // The text is not prepared a second time: `place` restores the beginning at once.
-            if let Some(preparation) = &mut self.preparation {
-                preparation.stage = Stage::Ended(None);
-            }
+            // The text is prepared anew.
+            self.preparation = None;
             if let Some(stored) = self.stored.as_mut().filter(|_| is_incomplete) {
                 stored.stop_restoring();
             }
@@ -212,7 +221,7 @@ impl Cache {
     /// Leaves what was prepared for a text that no longer waits. A complete sequence stays, like any idle sequence.
     pub(crate) fn leave_text(&mut self, context: &mut Context) {
         match self.preparation.take() {
-            Some(Preparation { stage: Stage::Bringing(bringing), .. }) => {
+            Some(Preparation { stage: Stage::Bringing(bringing, _), .. }) => {
                 if let Some(stored) = &mut self.stored {
                     stored.leave_bringing(bringing);
                 }

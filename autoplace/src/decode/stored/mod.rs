@@ -56,7 +56,7 @@ const FREE_FOR: Duration = Duration::from_millis(100);
 const FREE_AT_LEAST: u64 = 256 << 20;
 
 /// Maximum number of searches for one prompt. Another search follows only after a damaged piece.
-const MAX_SEARCHES: usize = 8;
+pub(crate) const MAX_SEARCHES: usize = 8;
 
 /// Shortest batch, in tokens, from whose time the cost of a prompt is measured.
 pub(crate) const MIN_BATCH: usize = 32;
