@@ -100,8 +100,7 @@ pub(crate) fn parse<'a, T>(
         let problem = error.to_string();
         // The message begins with a point and the key, if the key was read after the end of its object.
         let has_key = problem.starts_with('.');
-        let is_past =
-            error.is_syntax() || read.ends_with(b"}") && !has_key && !problem.starts_with("missing field");
+        let is_past = error.is_syntax() || read.ends_with(b"}") && !has_key && !problem.starts_with("missing field");
         let place = place(read.split_last().filter(|_| is_past).map_or(read, |(_, before)| before));
         match (place.is_empty(), has_key) {
             (true, _) => problem.trim_start_matches('.').to_owned(),

@@ -73,7 +73,8 @@ impl Cache {
                 }
             }
             other => {
-                if let (Some(stored), Some(Stage::Bringing(bringing, _))) = (&mut self.stored, other.map(|it| it.stage)) {
+                if let (Some(stored), Some(Stage::Bringing(bringing, _))) = (&mut self.stored, other.map(|it| it.stage))
+                {
                     stored.leave_bringing(bringing);
                 }
                 if !is_awaited {
@@ -95,12 +96,7 @@ impl Cache {
     }
 
     /// Whether a text gets an empty sequence and nothing from the store.
-    fn needs_nothing(
-        &mut self,
-        lent: &mut Lent,
-        running: &Running<'_>,
-        prompt: Prefix<'_>,
-    ) -> Result<bool, Error> {
+    fn needs_nothing(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<bool, Error> {
         let free = self.free(lent, running)?;
         let held = self.held(lent, running, prompt, free)?;
         let needs = |stored: &mut Stored| stored.find(prompt, held).is_some();
@@ -195,7 +191,7 @@ impl Cache {
     }
 
     /// Whether an idle sequence has only a part of its rows.
-    pub(super) fn is_incomplete(&self, seq: SeqId) -> bool {
+    pub(crate) fn is_incomplete(&self, seq: SeqId) -> bool {
         matches!(self.preparation, Some(Preparation { stage: Stage::Restoring { seq: of, .. }, .. }) if of == seq)
     }
 

@@ -447,14 +447,17 @@ mod tests {
         session.run_all();
         begin(&mut session, &words(4, 50), 200);
         session.advance().unwrap();
-        let prompt = [words(1, 400), words(5, 20)].concat();
-        let GenerateRequest { spec, .. } = model.generate(&prompt[..]).temp(0.0).ignore_eos().max_tokens(20);
-        let (id, vocab) = (session.next_id(), &session.lent.as_ref().unwrap().vocab);
-        let text = Sequence::new(id, spec, &[], &model, vocab, 1024).unwrap();
+        let text = session.text_of(&[words(1, 400), words(5, 20)].concat());
         (session, text)
     }
 
     impl LocalSession {
+        fn text_of(&mut self, prompt: &[Token]) -> Sequence {
+            let GenerateRequest { spec, .. } = self.model.generate(prompt).temp(0.0).ignore_eos().max_tokens(20);
+            let (id, vocab) = (self.next_id(), &self.lent.as_ref().unwrap().vocab);
+            Sequence::new(id, spec, &[], &self.model, vocab, 1024).unwrap()
+        }
+
         /// Generates all texts to their ends. Returns the tokens of each.
         fn run_all(&mut self) -> std::collections::BTreeMap<SequenceId, Vec<Token>> {
             let mut texts: std::collections::BTreeMap<_, Vec<Token>> = Default::default();
@@ -521,15 +524,15 @@ mod tests {
     fn a_text_that_waits_again_is_prepared_again() {
         for kv_unified in [false, true] {
             let store = PromptStore::new(64 << 20);
-            let (mut session, text) = waiting(&store, kv_unified);
+            let (mut session, _) = waiting(&store, kv_unified);
+            let text = session.text_of(&words(8, 300));
             let id = text.id;
-            while !session.prepare(&text) {
-                session.advance().unwrap();
-            }
+            assert!(session.prepare(&text), "nothing of it is stored");
             session.join(text, true, false).unwrap();
             session.advance().unwrap();
             let text = session.suspend(id).unwrap();
-            // Another text takes its cells.
+            // The text is stored between the steps, and then another text takes its cells.
+            (0..120).for_each(|_| session.advance().unwrap());
             let other = words(6, 300);
             let generate = session.model.generate(&other[..]).temp(0.0).ignore_eos().max_tokens(2);
             let other = session.begin_once(generate.cache_prompt(true)).unwrap();
