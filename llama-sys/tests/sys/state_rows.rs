@@ -272,7 +272,7 @@ fn rows_that_belong_to_too_many_places_are_written_at_once() {
     let mut other = cpu_context(params);
     let mut alternating = Batch::default();
     for (position, token) in text.iter().enumerate() {
-        [0, 2].map(|seq| alternating.add(*token, position as Position, seq, true));
+        [0, 2].into_iter().for_each(|seq| alternating.add(*token, position as Position, seq, true));
     }
     other.decode(&alternating).unwrap();
     other.kv_seq_remove(2, 0..Position::MAX).unwrap();

@@ -548,6 +548,29 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_needs_nothing_joins_while_another_text_is_restored() {
+        let store = PromptStore::new(64 << 20);
+        let (mut session, text) = waiting_among(3, &store, false);
+        let id = text.id;
+        assert!(!session.prepare(&text));
+        // One sequence becomes empty.
+        let lent = session.lent.as_mut().unwrap();
+        session.cache.make_room(&mut lent.context, 400, true).unwrap();
+        let short = session.text_of(&words(9, 30));
+        assert!(session.prepare(&short));
+        session.join(short, true, false).unwrap();
+        let mut parts = 0;
+        while !session.prepare(&text) {
+            parts += 1;
+            session.advance().unwrap();
+        }
+        assert!(parts > 3, "{parts}");
+        session.join(text, true, false).unwrap();
+        assert_eq!(session.statistics(id).unwrap().restored_tokens, 400);
+        session.run_all();
+    }
+
+    #[test]
     fn storing_goes_on_while_a_half_restored_text_is_not_admitted() {
         let store = PromptStore::new(64 << 20);
         let (mut session, text) = waiting_among(3, &store, false);
