@@ -7,7 +7,6 @@ use crate::ladder::Rung;
 use crate::search::{Arrangement, Choice, cheapest_of};
 use crate::state::{ModelState, PoolState};
 use crate::succession::exposed;
-use crate::wager::Wager;
 
 /// If the chance that a model is requested next is below this, the model is not loaded in advance.
 const UNLIKELY: f64 = 0.05;
@@ -128,22 +127,6 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     let loads: f64 = loaded.map(|&index| state.models[index].load_seconds(&state.machine)).sum();
     let is_worth = stays - best.price >= (MIN_SHARE * loads).max(MIN_SECONDS);
     (is_worth && loads > 0.0).then_some(best)
-}
-
-/// What this arrangement changes for a request, if it is for one of the models that change.
-pub(crate) fn wager(state: &PoolState, arrangement: &Arrangement) -> Wager {
-    let mut wager = Wager::default();
-    for &index in &arrangement.order {
-        let model = &state.models[index];
-        let seconds = |rung: Option<&Rung>| match rung {
-            Some(rung) => model.demand.seconds(&rung.plan),
-            None => model.load_seconds(&state.machine) + model.fastest_seconds(),
-        };
-        let less = seconds(model.loaded.as_ref()) - seconds(arrangement.choices[index].rung.as_ref());
-        let of = if less > 0.0 { &mut wager.gains } else { &mut wager.losses };
-        of.push((model.name.clone(), less.abs()));
-    }
-    wager
 }
 
 impl PoolState {

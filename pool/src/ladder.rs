@@ -296,9 +296,8 @@ mod tests {
         let host = Host::named("Ryzen 9 7950X", 64 << 30).unwrap();
         let machine = Machine::new(host).with_gpu(Gpu::named("RTX 4090").unwrap().device("CUDA0"));
         let ladder = |request: Request| {
-            let plan = |request: &Request, machine: &Machine| {
-                Planner::new(&profile, machine).request(request.clone()).plan()
-            };
+            let plan =
+                |request: &Request, machine: &Machine| Planner::new(&profile, machine).request(request.clone()).plan();
             Ladder::new(&machine, &request, plan).unwrap()
         };
         // The context of the model is known only from its file.

@@ -15,7 +15,6 @@ mod search;
 mod spec;
 mod state;
 mod succession;
-mod wager;
 
 pub use demand::{DEMAND_WINDOW, Demand};
 pub use error::Error;
@@ -27,4 +26,3 @@ pub use runtime::{Activity, ModelHandle, ModelRequest, ModelStatus, Pool, PoolBu
 pub use spec::{ModelSpec, check};
 pub use state::{Limits, ModelState, PoolState};
 pub use succession::Succession;
-pub use wager::{Wager, Wagers};

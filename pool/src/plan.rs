@@ -15,7 +15,6 @@ use crate::held::{HeldBytes, Room};
 use crate::ladder::{Rung, slowness};
 use crate::search::{Arrangement, cheapest, order, together};
 use crate::state::{ModelState, PoolState};
-use crate::wager::Wager;
 
 /// The steps that make room for a model, in their order, and the placements after the last step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,10 +32,6 @@ pub struct PoolPlan {
     pub reasons: Vec<String>,
     /// Predicted seconds that requests wait because of this decision, during the next ten minutes.
     pub price: f64,
-    /// What a plan to load in advance may gain and lose, for [`Wagers::record`](crate::Wagers::record). If it is only
-    /// watched, the plan has no steps.
-    #[serde(default)]
-    pub wager: Option<Wager>,
 }
 
 /// One step of a plan.
@@ -156,8 +151,7 @@ impl PoolPlan {
     /// Decides what to load before the next request, which usually follows the last one, and which models make room for
     /// it. `plan` is as in [`decide`](Self::decide). `None` if the next two requests are expected to wait as long, if
     /// requests wait now, if [`Limits::anticipate`](crate::Limits::anticipate) is off, or if enough models were
-    /// reloaded lately. Models with running texts stay as they are. The plan has no step if earlier plans have not gained
-    /// what this one may lose; the caller records the [`wager`](Self::wager) of each.
+    /// reloaded lately. Models with running texts stay as they are.
     pub fn anticipate(
         state: &PoolState,
         mut plan: impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
@@ -171,14 +165,8 @@ impl PoolPlan {
         if !state.may_anticipate(moved) {
             return None;
         }
-        let mut wager = anticipate::wager(state, &arrangement);
-        wager.is_watched = !state.wagers.allows(&wager);
-        if wager.is_watched {
-            return Some(Self::unchanged(state, None, arrangement.price, Some(wager)));
-        }
         polish(state, &mut arrangement, &mut plan);
         let mut decided = Self::from_arrangement(state, None, None, &arrangement, None);
-        decided.wager = Some(wager);
         let (last, _) = state.succession.last()?;
         for &index in arrangement.order.iter().filter(|&&index| arrangement.choices[index].rung.is_some()) {
             decided.reasons.push(format!("{} is expected to be requested soon after {last}", state.models[index].name));
@@ -226,12 +214,11 @@ impl PoolPlan {
             models.push(PlannedModel::new(model, rung, choice.is_change));
         }
         let devices = devices(&state.machine, &room);
-        let wanted = wanted.map(str::to_owned);
-        Self { wanted, steps, models, devices, reasons, price: arrangement.price, wager: None }
+        Self { wanted: wanted.map(str::to_owned), steps, models, devices, reasons, price: arrangement.price }
     }
 
-    /// The plan without a step.
-    fn unchanged(state: &PoolState, wanted: Option<&str>, price: f64, wager: Option<Wager>) -> Self {
+    /// The plan to wait before the next reload.
+    fn hold_off(state: &PoolState, wanted: Option<&str>, time: Duration) -> Self {
         let loaded = state.models.iter().filter_map(|model| Some((model, model.loaded.as_ref()?)));
         let mut room = Room::new(&state.machine);
         let mut models = Vec::new();
@@ -239,19 +226,19 @@ impl PoolPlan {
             room = room.with(&rung.held).unwrap_or(room);
             models.push(PlannedModel::new(model, rung, false));
         }
-        let devices = devices(&state.machine, &room);
-        Self { wanted: wanted.map(str::to_owned), steps: Vec::new(), models, devices, reasons: Vec::new(), price, wager }
-    }
-
-    /// The plan to wait before the next reload.
-    fn hold_off(state: &PoolState, wanted: Option<&str>, time: Duration) -> Self {
         let reason = format!(
             "nothing is unloaded or moved for {:.0} s: {} in the last minute, as many as are allowed",
             time.as_secs_f64(),
             reloads(state)
         );
-        let unchanged = Self::unchanged(state, wanted, time.as_secs_f64(), None);
-        Self { steps: vec![Step::HoldOff { time }], reasons: vec![reason], ..unchanged }
+        Self {
+            wanted: wanted.map(str::to_owned),
+            steps: vec![Step::HoldOff { time }],
+            models,
+            devices: devices(&state.machine, &room),
+            reasons: vec![reason],
+            price: time.as_secs_f64(),
+        }
     }
 
     /// The placement of this model after the plan; `None` if it is not loaded.

@@ -188,11 +188,6 @@ pub(crate) fn fit<'r>(machine: &Machine, rungs: impl Iterator<Item = Option<&'r 
 /// The minimum of the expected number of times that a model is loaded again, if it is unloaded without a need.
 const MIN_TURNS: f64 = 0.5;
 
-/// How many times its time a move for a waiting request counts. A model that was moved aside is mostly moved back soon,
-/// and the next request for its former room moves it again. Of 1, 2, 3 and 5 times, requests of six models at random
-/// (seeds 21 to 35 of `pool/tests/pool/traces`) waited least with 3.
-const MOVED_TIMES: f64 = 3.0;
-
 /// How many times its price an optional move must gain. Requests fluctuate, and an unloaded model that is requested
 /// again takes the room back.
 fn patience(state: &PoolState) -> f64 {
@@ -274,12 +269,7 @@ impl<'s> Prices<'s> {
         let running = f64::from(if waits { 0 } else { model.texts });
         let stalled = 1.0 + running + model.demand.rate(self.state.now) * load;
         let until = if waits { self.ends_in() } else { 0.0 };
-        // While a request waits, a model makes room for it. It is not the time to make others faster.
-        let (times, slower) = match self.wanted {
-            Some(_) => (MOVED_TIMES, self.slower(other).max(self.slower(now))),
-            None => (self.patience, self.slower(other)),
-        };
-        let price = times * stalled * load + until + slower;
+        let price = self.patience * stalled * load + until + self.slower(other);
         Some(Choice { rung: Some(other.clone()), is_change: true, waits, price })
     }
 

@@ -10,7 +10,6 @@ use crate::demand::{DEMAND_WINDOW, Demand};
 use crate::held::Room;
 use crate::ladder::{Ladder, Rung};
 use crate::succession::Succession;
-use crate::wager::Wagers;
 
 /// Number of models that may be unloaded or moved for others in a minute, however long their loads take.
 const RELOADS: u32 = 8;
@@ -44,8 +43,6 @@ pub struct PoolState {
     pub reloads: Vec<Duration>,
     /// Which model is requested after which.
     pub succession: Succession,
-    /// What loads in advance have saved and cost.
-    pub wagers: Wagers,
     /// The limits of the pool.
     pub limits: Limits,
 }
@@ -210,7 +207,6 @@ impl PoolState {
             now: Duration::ZERO,
             reloads: Vec::new(),
             succession: Succession::default(),
-            wagers: Wagers::default(),
             limits: Limits::default(),
         }
     }

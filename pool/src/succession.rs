@@ -17,26 +17,12 @@ const NEWEST: f64 = 0.2;
 /// The weight of what was not seen yet, in the sum of weights.
 const DOUBT: f64 = 1.0;
 
-/// The share of its weight that a request keeps in the shares of the models when another one comes.
-const SHARE_FADE: f64 = 0.95;
-
-/// The share of the evidence that is kept with each request: what was learned of an hour ago may hold no longer.
-const EVIDENCE_FADE: f64 = 0.98;
-
-/// The most evidence for or against the succession: with more, a change would be noticed too late.
-const MAX_EVIDENCE: f64 = 5.0;
-
 /// For each model, the models that were requested after it. Times are durations since any fixed moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Succession {
     after: BTreeMap<String, Vec<Follower>>,
     last: Option<(String, Duration)>,
-    /// The weight of each model's past requests, whatever they followed.
-    weights: BTreeMap<String, f64>,
-    /// How much better the last model has foretold the next one than the models' shares in all requests have: the
-    /// logarithm of the ratio of the chances of what has come.
-    evidence: f64,
 }
 
 /// A model that was requested after another one.
@@ -52,15 +38,6 @@ impl Succession {
     /// Counts a request that came now.
     pub fn wanted(&mut self, name: &str, now: Duration) {
         let last = self.last.replace((name.to_owned(), now));
-        let share = self.share(name);
-        if let Some((last, _)) = &last
-            && share > 0.0
-        {
-            let evidence = (self.chance_after(last, name, share) / share).ln();
-            self.evidence = (EVIDENCE_FADE * self.evidence + evidence).clamp(-MAX_EVIDENCE, MAX_EVIDENCE);
-        }
-        self.weights.values_mut().for_each(|weight| *weight *= SHARE_FADE);
-        *self.weights.entry(name.to_owned()).or_default() += 1.0;
         let Some((last, at)) = last else { return };
         let gap = now.saturating_sub(at).as_secs_f64();
         let followers = self.after.entry(last).or_default();
@@ -80,26 +57,9 @@ impl Succession {
         self.last.as_ref().map(|(name, at)| (name.as_str(), *at))
     }
 
-    /// The share of this model in the last requests.
-    fn share(&self, name: &str) -> f64 {
-        let all: f64 = self.weights.values().sum();
-        if all > 0.0 { self.weights.get(name).copied().unwrap_or(0.0) / all } else { 0.0 }
-    }
-
-    /// How likely the request after one for `from` is for `to`, from 0 to 1. `share` is the share of `to` in all
-    /// requests.
-    ///
-    /// Where the last model tells nothing about the next one, what seems to follow it is chance, and the share is the
-    /// better guess. So the result lies between the two, nearer to that which was right more often in the last
-    /// requests.
+    /// How likely the request after one for `from` is for `to`, from 0 to 1. What was not seen yet is as likely as one
+    /// request that was; it is shared among all models by `share`, the share of `to` in all requests.
     pub fn chance(&self, from: &str, to: &str, share: f64) -> f64 {
-        let trust = 1.0 / (1.0 + (-self.evidence).exp());
-        trust * self.chance_after(from, to, share) + (1.0 - trust) * share
-    }
-
-    /// How likely the request after one for `from` is for `to`, by what has followed it. What was not seen yet is as
-    /// likely as one request that was; it is shared among all models by `share`.
-    fn chance_after(&self, from: &str, to: &str, share: f64) -> f64 {
         let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
         let all: f64 = followers.iter().map(|follower| follower.weight).sum();
         let seen = followers.iter().find(|follower| follower.name == to).map_or(0.0, |follower| follower.weight);

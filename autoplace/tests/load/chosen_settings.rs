@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::sim_support::card;
-use autoplace::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{FlashAttention, Headroom};
 use autoplace::plan::{Depth, KvCache, KvPlace, Policy, Request, Workload};
 use autoplace::{Model, ModelBuilder, Plan};
@@ -101,6 +101,7 @@ fn each_setting_of_the_builder_is_in_the_plan() {
 
 #[test]
 fn what_the_builder_leaves_to_the_planner_is_what_a_request_leaves_to_it() {
+    own_process!();
     let most = || Request::new().headroom(Headroom::Bytes(0)).policy(Policy::MostLayers).n_ctx(4096);
     for (name, set, request) in [
         (
@@ -113,9 +114,9 @@ fn what_the_builder_leaves_to_the_planner_is_what_a_request_leaves_to_it() {
     ] {
         let mut changes = 0;
         for size in (4..=32).step_by(4) {
-            let machine = host().with_gpu(Gpu::new("card").total(mib(size)));
+            let _gpu = card(mib(size));
             let placed = |builder: ModelBuilder| {
-                let plan = builder.machine(machine.clone()).plan().unwrap();
+                let plan = builder.plan().unwrap();
                 (plan.n_gpu_layers, plan.context)
             };
             let model = |request| Model::builder(demo_path()).request(request);

@@ -107,7 +107,9 @@ fn the_text_about_a_sound_on_the_driver_is_llama_cpps_token_for_token() {
     each_alone(&["Small Ultravox"], is_the_same);
 }
 
-/// Without Step3-VL: the software driver ends in every run while it computes its tiles of 1,296 patches, with a signal.
+/// Without Step3-VL: the software driver (Mesa 22.3) ends in every run, with a signal. It still looks at a buffer that
+/// ggml-vulkan has destroyed. If no buffer is destroyed, this text is the same too
+/// (benches/results/2026-11-30-epyc-2-cores/media.md).
 #[test]
 #[ignore = "minutes"]
 fn the_text_about_a_picture_on_the_driver_is_llama_cpps_for_the_other_families() {

@@ -228,6 +228,8 @@ fn llama_cpps_command_lines_become_ours() {
         ("plan a --kv --json", "plan a --kv --json"),
         ("measure a --before '-ngl 5'", "measure a --before=-ngl 5"),
         ("devices --measure=2", "devices --measure=2"),
+        ("template a --tools t.json", "template a --tools t.json"),
+        ("run a --prompt-lookup --draft-max 3 x", "run a --prompt-lookup --draft-max 3 x"),
         ("plan a --mtp=2 --embeddings=mean", "plan a --mtp=2 --embeddings=mean"),
         ("plan a --mtp --pooling cls", "plan a --mtp --embeddings=cls"),
     ] {
@@ -238,7 +240,10 @@ fn llama_cpps_command_lines_become_ours() {
 #[test]
 fn all_unsupported_flags_are_refused_by_name_at_once() {
     for (line, parts) in [
-        ("run a -sm row --numa isolate", &["-sm: the memory that `row` allocates", "--numa: the system binds threads"][..]),
+        (
+            "run a -sm row --numa isolate",
+            &["-sm: the memory that `row` allocates", "--numa: the system binds threads"][..],
+        ),
         ("run a -xyz", &["-xyz is not a flag"]),
         ("run a -yc 5", &["-yc is not a flag"]),
         ("run a -sy x", &["-sy is not a flag", "-sys"]),

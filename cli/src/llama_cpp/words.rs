@@ -103,6 +103,8 @@ impl Words {
         let is_ours = |row: &Row| match (row.here, row.value) {
             // Our own flag may have the same spelling but another meaning, such as `measure -n`.
             (Here::Flag(flags), _) => own.has(name) && !flags.iter().any(|flag| own.has(flag)),
+            // Such as `template --tools` and `run --draft-max`.
+            (Here::Refused(_), _) => own.has(name),
             // `--mtp=3` and `--embeddings=mean` are flags of ours, because llama.cpp's flags of this name have no
             // value.
             (_, Value::None) => own.has(name) && joined.is_some(),

@@ -25,7 +25,7 @@ fn a_runtime_is_installed_listed_found_and_removed() {
     let (user, folder) = (User::new(), tempfile::tempdir().unwrap());
     let runtimes = user.path("data/autoplace/runtimes");
     assert_eq!(user.says(&["runtime", "list"]), format!("no runtimes in {}\n", runtimes.display()));
-    user.fails(&["runtime", "which"], 1, &["nothing in ", "runtime install"]);
+    user.fails(&["runtime", "which"], 1, &["no runtime of ", "runtime install"]);
 
     let ours = made(folder.path(), "ours", BUILD);
     let installed = user.says(&["runtime", "install", ours.to_str().unwrap()]);

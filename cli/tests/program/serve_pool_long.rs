@@ -188,7 +188,10 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
     println!("seconds of a request: median {:.2}, nine of ten {:.2}, the longest {:.2}", at(0.5), at(0.9), at(1.0));
     println!("memory of all processes together, shared pages counted once: {} MiB at most", peak.into_inner() >> 20);
     println!("looks with so many models loaded: {:?}", most_loaded.into_inner().unwrap());
-    println!("bytes that the loaded models take of the host with the margin, at most: {}", most_held.load(Ordering::Relaxed));
+    println!(
+        "bytes that the loaded models take of the host with the margin, at most: {}",
+        most_held.load(Ordering::Relaxed)
+    );
     // The lower limit may be seconds old.
     let begun = Instant::now();
     let (mut count, mut bytes) = loaded(&server.get("/v1/models").1);

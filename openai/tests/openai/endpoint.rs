@@ -178,7 +178,7 @@ fn a_text_from_an_endpoint_says_what_it_took() -> Outcome {
     let server = Server::start(512, ChatTemplate::family("chatml")?);
     let model = Endpoint::new(server.url("/v1"));
     let mut stream = model.generate("In the beginning").temp(0.0).max_tokens(9).stream()?;
-    while let Some(piece) = stream.next() {
+    for piece in stream.by_ref() {
         piece?;
     }
     let statistics = stream.statistics();

@@ -319,14 +319,7 @@ fn anticipate(shared: &Arc<Shared>) {
         shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
     });
     let Some(plan) = plan else { return };
-    if !plan.steps.is_empty() {
-        decided(shared, &plan);
-    }
-    if let Some(wager) = plan.wager.clone() {
-        // A request may come before the load is over.
-        let now = shared.now();
-        shared.change(|state| state.wagers.record(wager, now));
-    }
+    decided(shared, &plan);
     // A text that has begun meanwhile is not waited for: the next one that ends brings the pool here again.
     if let Err(stopped) = shared.carry_out(&plan, &machine, Duration::ZERO) {
         tracing::debug!("nothing is loaded for the next request: {stopped:?}");

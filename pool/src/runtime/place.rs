@@ -113,7 +113,6 @@ impl State {
         pool.limits = self.limits;
         pool.reloads.clone_from(&self.reloads);
         pool.succession.clone_from(&self.succession);
-        pool.wagers.clone_from(&self.wagers);
         let mut ids = Vec::new();
         for entry in &self.entries {
             if entry.is_removed && entry.loaded.is_none() {

@@ -20,7 +20,6 @@ use crate::plan::PoolPlan;
 use crate::spec::ModelSpec;
 use crate::state::Limits;
 use crate::succession::Succession;
-use crate::wager::Wagers;
 
 /// Identifies a model of the pool.
 pub(super) type Id = u64;
@@ -48,8 +47,6 @@ pub(super) struct State {
     pub(super) last_wanted: Option<Id>,
     /// Which model is requested after which.
     pub(super) succession: Succession,
-    /// What loads in advance have saved and cost.
-    pub(super) wagers: Wagers,
     /// Whether a request has come, or a text has ended, since the pool last decided about the next request.
     pub(super) may_anticipate: bool,
     /// Whether the pool's thread decides or carries something out at the moment.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::handle::ModelHandle;
-use super::state::{Answer, Shared, Waiter, Work};
+use super::state::{Answer, Shared, Waiter};
 use super::ticket::Ticket;
 use crate::error::Error;
 
@@ -32,10 +32,8 @@ impl ModelRequest {
             entry.is_dismissed = false;
             let handle = if entry.is_ready() { ModelHandle::give(shared, entry, now) } else { None };
             let label = entry.label.clone();
-            let is_loaded = entry.loaded.is_some() || entry.work != Work::None;
             state.last_wanted = Some(id);
             state.succession.wanted(&label, now);
-            state.wagers.wanted(&label, is_loaded, now);
             state.may_anticipate = true;
             if handle.is_some() {
                 return Ok(handle);

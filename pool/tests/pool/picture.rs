@@ -7,7 +7,7 @@ use crate::models::{machine, model, planned};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pool.svg");
 
-/// A coder is kept, and a chat model is wanted, on one card.
+/// A coder is loaded, and a chat model is wanted, on one card.
 #[test]
 fn the_picture_of_the_documentation_is_of_a_plan() {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
@@ -16,7 +16,6 @@ fn the_picture_of_the_documentation_is_of_a_plan() {
     state.models = ["30b-a3b", "8b", "1b"]
         .map(|name| ModelState::new(name, model(name, &machine, &request).unwrap().ladder))
         .into();
-    state.models[0].keep = true;
     for name in ["30b-a3b", "1b", "8b"] {
         let plan = PoolPlan::decide(&state, Some(name), |index, request, machine| {
             planned(&state.models[index].name, request, machine)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use autoplace::machine::{Machine, gib};
 use autoplace::plan::{Context, Request};
-use autoplace_pool::{Error, Limits, ModelState, PoolPlan, PoolState, Rung, Step, Succession, Wager};
+use autoplace_pool::{Error, Limits, ModelState, PoolPlan, PoolState, Rung, Step, Succession};
 use test_support::random_weights::Dice;
 
 use crate::models::{MODELS, machine, model, planned, pool, request};
@@ -492,70 +492,12 @@ fn the_model_that_usually_follows_is_loaded_before_it_is_wanted() {
     assert_eq!(names(&plan.steps), ["unload 3b", "load 32b"], "{plan}");
     assert!(plan.reasons.iter().any(|reason| reason == "32b is expected to be requested soon after 3b"), "{plan}");
     carry_out(&mut state, &plan);
-    state.wagers.record(plan.wager.unwrap(), state.now);
     assert!(anticipate(&state).is_none());
     // The chat model has answered: a title follows.
-    requested(&mut state, "32b", Duration::from_secs(600));
+    state.succession.wanted("32b", Duration::from_secs(600));
     state.now = Duration::from_secs(612);
     let plan = anticipate(&state).unwrap();
     assert_eq!(names(&plan.steps), ["unload 32b", "load 3b"], "{plan}");
-}
-
-/// A request that came now.
-fn requested(state: &mut PoolState, name: &str, now: Duration) {
-    let is_loaded = state.models.iter().any(|model| model.name == name && model.loaded.is_some());
-    state.succession.wanted(name, now);
-    state.wagers.wanted(name, is_loaded, now);
-    state.now = now;
-}
-
-#[test]
-fn a_load_in_advance_that_may_lose_much_is_made_with_the_gains_of_earlier_ones_alone() {
-    let at = Duration::from_secs;
-    let mut state = chat_and_titles();
-    requested(&mut state, "32b", at(600));
-    let plan = decide(&state, Some("32b")).unwrap();
-    carry_out(&mut state, &plan);
-    state.now = at(612);
-    // A title follows, as always. If it did not, the large model would have to be loaded again.
-    let watched = anticipate(&state).unwrap();
-    let wager = watched.wager.clone().unwrap();
-    assert!(wager.is_watched && watched.steps.is_empty() && watched.models.len() == 1, "{watched}");
-    assert_eq!((wager.gains[0].0.as_str(), wager.losses[0].0.as_str()), ("3b", "32b"));
-    let read: PoolPlan = serde_json::from_str(&serde_json::to_string(&watched).unwrap()).unwrap();
-    assert_eq!(read, watched);
-    // A load of the large model that was over in time has gained as much.
-    let mut gained: Wager = wager.clone();
-    (gained.gains, gained.losses, gained.is_watched) = (vec![("32b".to_owned(), 2.7)], Vec::new(), false);
-    state.wagers.record(gained, at(590));
-    state.wagers.wanted("32b", true, at(612));
-    let plan = anticipate(&state).unwrap();
-    assert_eq!(names(&plan.steps), ["unload 32b", "load 3b"], "{plan}");
-    // It is lost: another question comes, and no title.
-    carry_out(&mut state, &plan);
-    state.wagers.record(plan.wager.unwrap(), state.now);
-    state.wagers.wanted("32b", false, at(640));
-    state.models[0].loaded = watched.model("32b").map(|model| Rung::new((*model.plan).clone(), &state.machine));
-    state.models[1].loaded = None;
-    assert!(anticipate(&state).is_none_or(|plan| plan.steps.is_empty()));
-}
-
-#[test]
-fn while_a_request_waits_no_other_model_is_made_faster() {
-    let mut state = pool(&desktop(), &["8b", "1b"], CTX);
-    let slow = state.models[0].ladder.rungs().last().unwrap().clone();
-    // It is not unloaded either, to come back faster.
-    state.models[0].keep = true;
-    (0..30).for_each(|n| state.models[0].demand.count_request(Duration::from_secs(10 * n), true));
-    (state.models[0].loaded, state.now) = (Some(slow), Duration::from_secs(300));
-    state.models[1].demand.count_request(state.now, true);
-    state.models[1].waiting = 1;
-    let plan = decide(&state, Some("1b")).unwrap();
-    assert_eq!(names(&plan.steps), ["load 1b"], "{plan}");
-    carry_out(&mut state, &plan);
-    state.models[1].waiting = 0;
-    let plan = decide(&state, None).unwrap();
-    assert_eq!(names(&plan.steps), ["grow 8b"], "{plan}");
 }
 
 #[test]

@@ -116,9 +116,6 @@ impl Ours {
         let plan =
             PoolPlan::anticipate(state, |index, request, machine| planned(&state.models[index].name, request, machine));
         if let Some(plan) = plan {
-            if let Some(wager) = plan.wager.clone() {
-                self.state.wagers.record(wager, self.state.now);
-            }
             self.steps = plan.steps.iter().cloned().collect();
             self.plan = Some(plan);
         }
@@ -228,7 +225,6 @@ impl Rule for Ours {
         self.state.models[wish.model].demand.count_request(at, is_turn);
         let name = self.state.models[wish.model].name.clone();
         self.state.succession.wanted(&name, at);
-        self.state.wagers.wanted(&name, system.loaded[wish.model].is_some(), at);
         self.may_anticipate = true;
     }
 
