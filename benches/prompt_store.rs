@@ -14,8 +14,8 @@
 //! select the measurements: `... --bench prompt_store -- first-token`, `throughput`, `stall` or `restore`. After
 //! `throughput` or `stall` they also select the stores: `... -- throughput memory full folder`, `... -- stall memory
 //! folder`. With `own-threads`, the engines of `throughput` choose their threads themselves. With
-//! `AUTOPLACE_BENCH_WAIT=1`, `stall` and `restore` wait for a line of input before they measure, because computing their
-//! long texts takes minutes that need no quiet machine.
+//! `AUTOPLACE_BENCH_WAIT=1`, `stall` and `restore` wait for a line of input before they measure, because their long
+//! texts take minutes to compute, for which the machine need not be quiet.
 
 mod paired;
 

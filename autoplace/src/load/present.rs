@@ -136,8 +136,8 @@ impl Leases {
 /// The notice to other processes that a model is loaded, with the speed of its texts. The notice is withdrawn when this
 /// value is dropped.
 ///
-/// The generating thread only hands a number over, and a thread of the notice writes the file: a disk or a folder on the
-/// network may take long.
+/// The generating thread only hands a number over, and a thread of the notice writes the file: a disk or a folder on
+/// the network may take long.
 #[derive(Debug)]
 pub(super) struct LoadedNotice {
     said: Mutex<Said>,

@@ -4,9 +4,9 @@
 //!
 //! `AUTOPLACE_POOL_MODELS` names three GGUF files (default: the demo model). `AUTOPLACE_POOL_REQUESTS` is the number of
 //! requests (default: 1,000), and `AUTOPLACE_POOL_SECONDS` the time after which no further one is made. With
-//! `AUTOPLACE_POOL_SEED` other requests are made, so that a long run can be made in parts. `AUTOPLACE_POOL_KILLS` is the
-//! probability, in percent, that a worker is killed within a tenth of a second (default: 2, which means one worker in
-//! five seconds).
+//! `AUTOPLACE_POOL_SEED` other requests are made, so that a long run can be made in parts. `AUTOPLACE_POOL_KILLS` is
+//! the probability, in percent, that a worker is killed within a tenth of a second (default: 2, which means one worker
+//! in five seconds).
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -102,9 +102,9 @@ impl NativeProbe {
         self
     }
 
-    /// Counts a model with a projector (mmproj), whose context also computes rows of pictures and sounds. Their graphs may
-    /// need larger buffers than those of tokens: with Qwen3-VL, many times larger ones. The projector's own bytes do not
-    /// count here.
+    /// Counts a model with a projector (mmproj), whose context also computes rows of pictures and sounds. Their graphs
+    /// may need larger buffers than those of tokens: with Qwen3-VL, many times larger ones. The projector's own bytes
+    /// do not count here.
     pub fn projector(mut self) -> Self {
         self.rows = true;
         self
