@@ -97,9 +97,16 @@ pub(crate) fn parse<'a, T>(
         let read = text.as_bytes().get(..before + error.column()).unwrap_or(text.as_bytes());
         // At a syntax error, the text read so far ends with the wrong byte. At an error in an object's last value, the
         // text may end with the object's closing brace.
-        let is_past = error.is_syntax() || read.ends_with(b"}") && !error.to_string().starts_with("missing field");
+        let problem = error.to_string();
+        // The message begins with a point and the key, if the key was read after the end of its object.
+        let has_key = problem.starts_with('.');
+        let is_past = error.is_syntax() || read.ends_with(b"}") && !has_key && !problem.starts_with("missing field");
         let place = place(read.split_last().filter(|_| is_past).map_or(read, |(_, before)| before));
-        if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
+        match (place.is_empty(), has_key) {
+            (true, _) => problem.trim_start_matches('.').to_owned(),
+            (false, true) => format!("{place}{problem}"),
+            (false, false) => format!("{place}: {problem}"),
+        }
     })
 }
 

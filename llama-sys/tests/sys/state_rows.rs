@@ -246,6 +246,43 @@ fn a_sequence_that_is_removed_before_its_last_rows_gets_no_more_of_them() {
         other.begin_rows(1, 0, &shape, &given, &[]).unwrap();
         assert!(matches!(other.write_more_rows(1, &[], 1), Err(Error::State { .. })));
         assert_eq!(other.kv_seq_end(1).unwrap(), None);
+        // So is another division of the same tokens.
+        let (_, divided) = self::pieces(&mut context, &[text.len() - 5, 5]);
+        let divided = [&divided[0], &divided[1]].map(|(data, n)| RowPiece { data, tokens: *n, wanted: *n });
+        let swapped = [divided[1], divided[0]];
+        other.begin_rows(1, 0, &shape, &divided, &[]).unwrap();
+        let most = divided[0].data.len() / text.len();
+        assert!(other.write_more_rows(1, &divided, most).unwrap());
+        assert!(matches!(other.write_more_rows(1, &swapped, most), Err(Error::State { .. })));
+        assert_eq!(other.kv_seq_end(1).unwrap(), None);
         other.decode(&batch_of(&text, 0)).unwrap();
     }
+}
+
+#[test]
+fn rows_that_belong_to_too_many_places_are_written_at_once() {
+    // Transposed values have one place for each dimension and each run of cells: 6 * 128 * 100 here.
+    let params = ContextParams { n_seq_max: 3, kv_unified: true, ..layouts()[1].clone() };
+    let text: Vec<Token> = text().into_iter().cycle().take(100).collect();
+    let mut context = cpu_context(params.clone());
+    context.decode(&batch_of(&text, 0)).unwrap();
+    let rows = context.rows(0).unwrap().unwrap();
+    let data = context.read_rows(0, &rows, 0..100).unwrap();
+    let given = [RowPiece { data: &data, tokens: 100, wanted: 100 }];
+    let mut other = cpu_context(params);
+    let mut alternating = Batch::default();
+    for (position, token) in text.iter().enumerate() {
+        [0, 2].into_iter().for_each(|seq| alternating.add(*token, position as Position, seq, true));
+    }
+    other.decode(&alternating).unwrap();
+    other.kv_seq_remove(2, 0..Position::MAX).unwrap();
+    other.begin_rows(1, 0, rows.shape(), &given, &[]).unwrap();
+    assert!(!other.write_more_rows(1, &given, 1).unwrap());
+    let written = other.rows(1).unwrap().unwrap();
+    assert!(other.read_rows(1, &written, 0..100).unwrap() == data);
+    assert!(other.read_pieces(1, &written, 0..100, 100, &[]).unwrap() == [data.clone()]);
+    // Other pieces would be refused, as for rows that are written in parts.
+    other.begin_rows(1, 0, rows.shape(), &given, &[]).unwrap();
+    assert!(matches!(other.write_more_rows(1, &[], 1), Err(Error::State { .. })));
+    assert_eq!((other.kv_seq_end(0).unwrap(), other.kv_seq_end(1).unwrap()), (Some(100), None));
 }

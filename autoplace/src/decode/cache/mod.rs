@@ -30,6 +30,8 @@ pub(crate) struct Cache {
     is_storing: bool,
     /// What is done for the text that joins next.
     preparation: Option<Preparation>,
+    /// Whether a part of a waiting text was restored since the last step.
+    has_restored: bool,
     /// Whether the content of the context is unknown.
     stale: bool,
 }
@@ -87,7 +89,7 @@ impl Cache {
             Contents::Idle(idle, kept) => (idle, kept, false),
         };
         let checkpoints = Checkpoints { limit: checkpoints, kept };
-        Self { idle, checkpoints, stored, is_storing: false, preparation: None, stale }
+        Self { idle, checkpoints, stored, is_storing: false, preparation: None, has_restored: false, stale }
     }
 
     pub(crate) fn into_contents(self) -> Contents {
@@ -134,6 +136,7 @@ impl Cache {
         prompt: Prefix<'_>,
         reuse: bool,
     ) -> Result<Place, Error> {
+        let prepared = self.take_ended();
         let free = self.free(lent, running)?;
         let Lent { context, room, .. } = lent;
         let is_alone = running.is_empty();
@@ -150,7 +153,9 @@ impl Cache {
             (None, 0)
         };
         let shared = donor.map_or(0, |donor| donor.shared);
-        let restored = match reuse {
+        // The store may hold more of the text since a sequence was prepared for it.
+        let is_prepared = donor.is_some_and(|donor| prepared.is_some_and(|(seq, _)| seq == donor.seq));
+        let restored = match reuse && !is_prepared {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };
@@ -159,7 +164,10 @@ impl Cache {
         let donor = donor.filter(|donor| !donor.is_idle || self.is_idle(donor.seq));
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
-            (None, Some(donor)) => self.take_over(context, free, donor, prompt, is_alone)?,
+            (None, Some(donor)) => {
+                let prepared = prepared.filter(|(seq, _)| *seq == donor.seq).map(|(_, restored)| restored);
+                self.take_over(context, free, (donor, prepared), prompt, is_alone)?
+            }
             (None, None) => {
                 self.forget(context, free, is_alone)?;
                 Place::of_its_own(free, 0)
@@ -171,18 +179,18 @@ impl Cache {
         Ok(place)
     }
 
-    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself.
+    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself. The donor may
+    /// be a sequence that was prepared for this text.
     fn take_over(
         &mut self,
         context: &mut Context,
         free: SeqId,
-        donor: Donor,
+        (donor, prepared): (Donor, Option<Restored>),
         prompt: Prefix<'_>,
         is_alone: bool,
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
         let known = prompt.first(shared);
-        let prepared = self.prepared(seq);
         if yields {
             // The tokens after the shared tokens are about to be forgotten.
             if self.idle.iter().any(|idle| idle.seq == seq && idle.tokens.len() > shared) {
@@ -368,10 +376,6 @@ impl Cache {
 
     /// Stores the next pieces of the idle sequence that will be displaced first. Returns whether more pieces are left.
     pub(crate) fn store_part(&mut self, context: &mut Context) -> bool {
-        if self.is_restoring() {
-            // A waiting text comes first.
-            return false;
-        }
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return false };
         let Some(next) = idle.iter_mut().find(|idle| !idle.is_stored) else { return false };
         let progress = stored.store_part(context, next, &checkpoints.kept);

@@ -10,7 +10,7 @@ use crate::decode::context::Lent;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
 use crate::decode::prefix::Prefix;
-use crate::decode::stored::{Bringing, Restored};
+use crate::decode::stored::{Bringing, MAX_SEARCHES, Restored, Stored};
 use crate::load::Remembered;
 use crate::store::{Brought, Found};
 
@@ -23,8 +23,8 @@ pub(super) struct Preparation {
 
 #[derive(Debug)]
 enum Stage {
-    /// A thread reads pieces from the folder.
-    Bringing(Bringing),
+    /// A thread reads pieces from the folder. This is the search of this number for the text's beginning.
+    Bringing(Bringing, usize),
     /// The idle sequence `seq` has its cells, and only a part of its rows.
     Restoring { seq: SeqId, restored: Restored },
     /// The idle sequence is complete, or there is none.
@@ -45,6 +45,10 @@ impl Cache {
         if self.stored.is_none() {
             return Ok(true);
         }
+        if self.prepares_for().is_some_and(|before| before != of) && self.needs_nothing(lent, running, prompt)? {
+            // What is prepared for another text goes on after this text has joined.
+            return Ok(true);
+        }
         let mut preparation = self.preparation.take();
         if let Some(Preparation { of: before, stage: Stage::Restoring { seq, restored } }) = preparation {
             // Another text's beginning is completed, too, because the text will come.
@@ -57,22 +61,26 @@ impl Cache {
         }
         let stage = match preparation {
             Some(Preparation { of: before, stage: Stage::Ended(ended) }) if before == of => Stage::Ended(ended),
-            Some(Preparation { of: before, stage: Stage::Bringing(bringing) }) if before == of => {
+            Some(Preparation { of: before, stage: Stage::Bringing(bringing, searches) }) if before == of => {
                 if is_awaited && !bringing.is_finished() {
-                    Stage::Bringing(bringing)
+                    Stage::Bringing(bringing, searches)
                 } else {
-                    let brought = bringing.end();
-                    brought.map_or(Ok(Stage::Ended(None)), |brought| self.begin(lent, running, prompt, brought))?
+                    match bringing.end() {
+                        Some(brought) => self.begin(lent, running, prompt, brought)?,
+                        None if is_awaited => self.first_stage(lent, running, prompt, searches)?,
+                        None => Stage::Ended(None),
+                    }
                 }
             }
             other => {
-                if let (Some(stored), Some(Stage::Bringing(bringing))) = (&mut self.stored, other.map(|it| it.stage)) {
+                if let (Some(stored), Some(Stage::Bringing(bringing, _))) = (&mut self.stored, other.map(|it| it.stage))
+                {
                     stored.leave_bringing(bringing);
                 }
                 if !is_awaited {
                     return Ok(true);
                 }
-                self.first_stage(lent, running, prompt)?
+                self.first_stage(lent, running, prompt, 0)?
             }
         };
         let stage = match stage {
@@ -87,20 +95,41 @@ impl Cache {
         Ok(is_ready)
     }
 
-    fn first_stage(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<Stage, Error> {
-        let idle = self.idle.iter().map(Remembered::prefix);
-        let others = idle.chain(running.iter().map(|(_, held)| *held)).filter(|held| held.scales == prompt.scales);
-        let held = others.map(|held| prompt.common(held.tokens, held.marks)).max().unwrap_or(0);
+    /// Whether a text gets an empty sequence and nothing from the store.
+    fn needs_nothing(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<bool, Error> {
+        let free = self.free(lent, running)?;
+        let held = self.held(lent, running, prompt, free)?;
+        let needs = |stored: &mut Stored| stored.find(prompt, held).is_some();
+        Ok(!self.is_idle(free) && !self.stored.as_mut().is_some_and(needs))
+    }
+
+    /// The number of tokens of a prompt that the context holds, so that a new text can reuse them.
+    fn held(&self, lent: &Lent, running: &Running<'_>, prompt: Prefix<'_>, free: SeqId) -> Result<usize, Error> {
+        let (donor, _) = self.donor(&lent.context, running, prompt, free, false)?;
+        Ok(donor.map_or(0, |donor| donor.shared))
+    }
+
+    /// After a damaged piece, another search finds what is left before it. `searches` is the number of earlier searches.
+    fn first_stage(
+        &mut self,
+        lent: &mut Lent,
+        running: &Running<'_>,
+        prompt: Prefix<'_>,
+        searches: usize,
+    ) -> Result<Stage, Error> {
+        let free = self.free(lent, running)?;
+        let held = self.held(lent, running, prompt, free)?;
         let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
-        let Some(found) = stored.find(prompt, held) else { return Ok(Stage::Ended(None)) };
-        if let Some(bringing) = stored.start_bringing(&found) {
-            return Ok(Stage::Bringing(bringing));
+        for search in searches + 1..=MAX_SEARCHES {
+            let Some(found) = stored.find(prompt, held) else { break };
+            if let Some(bringing) = stored.start_bringing(&found) {
+                return Ok(Stage::Bringing(bringing, search));
+            }
+            if let Some(brought) = stored.bring(&found) {
+                return self.begin(lent, running, prompt, (found, brought));
+            }
         }
-        match stored.bring(&found) {
-            Some(brought) => self.begin(lent, running, prompt, (found, brought)),
-            // `place` searches again, for what is left before the damaged piece.
-            None => Ok(Stage::Ended(None)),
-        }
+        Ok(Stage::Ended(None))
     }
 
     /// Gives a beginning its cells, in the sequence that a new text would get.
@@ -116,6 +145,7 @@ impl Cache {
         let Lent { context, room, .. } = lent;
         self.make_room_for(context, *room, running, (seq, known.tokens.len()), false)?;
         let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
+        self.has_restored = true;
         let Some(restored) = stored.begin_restore(context, seq, brought, known.end()) else {
             return Ok(Stage::Ended(None));
         };
@@ -130,6 +160,7 @@ impl Cache {
         if !is_last && !stored.has_time() {
             return true;
         }
+        self.has_restored = true;
         match stored.restore_part(&mut lent.context, is_last) {
             Some(is_left) => is_left,
             None => {
@@ -139,14 +170,13 @@ impl Cache {
         }
     }
 
-    /// The tokens that an idle sequence got for a waiting text. From now on they count as any others.
-    pub(super) fn prepared(&mut self, seq: SeqId) -> Option<Restored> {
-        match self.preparation {
-            Some(Preparation { stage: Stage::Ended(Some((of, restored))), .. }) if of == seq => {
-                self.preparation = None;
-                Some(restored)
-            }
-            _ => None,
+    /// Takes the sequence that was prepared, because its text joins now. If this text is suspended and waits again, it is
+    /// prepared again.
+    pub(super) fn take_ended(&mut self) -> Option<(SeqId, Restored)> {
+        let ended = self.preparation.take_if(|preparation| matches!(preparation.stage, Stage::Ended(_)))?;
+        match ended.stage {
+            Stage::Ended(prepared) => prepared,
+            Stage::Bringing(..) | Stage::Restoring { .. } => None,
         }
     }
 
@@ -161,7 +191,7 @@ impl Cache {
     }
 
     /// Whether an idle sequence has only a part of its rows.
-    pub(super) fn is_incomplete(&self, seq: SeqId) -> bool {
+    pub(crate) fn is_incomplete(&self, seq: SeqId) -> bool {
         matches!(self.preparation, Some(Preparation { stage: Stage::Restoring { seq: of, .. }, .. }) if of == seq)
     }
 
@@ -171,14 +201,37 @@ impl Cache {
         let (Some(Stage::Restoring { seq: of, .. }) | Some(Stage::Ended(Some((of, _))))) = stage else { return };
         if *of == seq {
             let is_incomplete = self.is_incomplete(seq);
-            // The text is not prepared a second time: `place` restores the beginning at once.
-            if let Some(preparation) = &mut self.preparation {
-                preparation.stage = Stage::Ended(None);
-            }
+            // The text is prepared anew.
+            self.preparation = None;
             if let Some(stored) = self.stored.as_mut().filter(|_| is_incomplete) {
                 stored.stop_restoring();
             }
         }
+    }
+
+    /// The text for which something was prepared.
+    pub(crate) fn prepares_for(&self) -> Option<SequenceId> {
+        self.preparation.as_ref().map(|preparation| preparation.of)
+    }
+
+    /// Leaves what was prepared for a text that no longer waits. A complete sequence stays, like any idle sequence.
+    pub(crate) fn leave_text(&mut self, context: &mut Context) {
+        match self.preparation.take() {
+            Some(Preparation { stage: Stage::Bringing(bringing, _), .. }) => {
+                if let Some(stored) = &mut self.stored {
+                    stored.leave_bringing(bringing);
+                }
+            }
+            other => {
+                self.preparation = other;
+                self.stop_preparing(context);
+            }
+        }
+    }
+
+    /// A step ends. Returns whether a part of a waiting text was restored before it.
+    pub(crate) fn has_restored_part(&mut self) -> bool {
+        std::mem::take(&mut self.has_restored)
     }
 
     /// Forgets a sequence that is not complete, because nobody continues to restore it.

@@ -56,7 +56,7 @@ const FREE_FOR: Duration = Duration::from_millis(100);
 const FREE_AT_LEAST: u64 = 256 << 20;
 
 /// Maximum number of searches for one prompt. Another search follows only after a damaged piece.
-const MAX_SEARCHES: usize = 8;
+pub(crate) const MAX_SEARCHES: usize = 8;
 
 /// Shortest batch, in tokens, from whose time the cost of a prompt is measured.
 pub(crate) const MIN_BATCH: usize = 32;
@@ -91,6 +91,8 @@ pub(crate) struct Stored {
     later_at: Option<usize>,
     /// The idle sequence that is only partly stored.
     reading: Option<Reading>,
+    /// The time of the last step's computation.
+    last_step: Duration,
     /// The sequence that is only partly restored.
     restoring: Option<Restoring>,
     /// Seconds to write a byte of rows into the context.
@@ -170,6 +172,7 @@ impl Stored {
             since_step: Duration::ZERO,
             later_at: None,
             reading: None,
+            last_step: Duration::ZERO,
             restoring: None,
             seconds_per_write: None,
             ending: Vec::new(),
@@ -186,8 +189,9 @@ impl Stored {
         stored
     }
 
-    /// Learns the cost of a prompt from a batch.
+    /// Learns the cost of a prompt from a batch, and how long a step takes.
     pub(crate) fn computed(&mut self, tokens: usize, took: Duration) {
+        self.last_step = took;
         if tokens >= MIN_BATCH {
             self.seconds_per_token = smoothed(self.seconds_per_token, tokens as u64, took);
         }
@@ -203,6 +207,7 @@ impl Stored {
     /// A step has ended.
     pub(crate) fn step_ended(&mut self) {
         self.of.store.paused(std::mem::take(&mut self.since_step));
+        self.drop_ended();
     }
 
     /// Whether there is time to store another part before a running text must get its next token.

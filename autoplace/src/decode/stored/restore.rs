@@ -17,6 +17,10 @@ use crate::store::{Brought, Found, PromptStore, smoothed};
 /// copying into the store, because here another text waits too.
 const TIME_AT_ONCE: f64 = 4e-3;
 
+/// If steps take long, the running texts wait for this part of a step's time, so that the other text does not wait for
+/// a hundred of these steps.
+const PART_OF_A_STEP: f64 = 0.05;
+
 /// A sequence that has its cells, and only a part of its rows.
 #[derive(Debug)]
 pub(super) struct Restoring {
@@ -39,7 +43,11 @@ impl Bringing {
     fn start(store: PromptStore, found: Found) -> Option<Self> {
         let is_wanted = Arc::new(AtomicBool::new(true));
         let (of, goes_on) = (found.clone(), Arc::clone(&is_wanted));
-        let read = move || store.bring(&of, || goes_on.load(Ordering::Relaxed));
+        let read = move || {
+            let goes_on = || goes_on.load(Ordering::Relaxed);
+            // Pieces that nobody wants any more do not stay in memory until the thread is joined.
+            store.bring(&of, goes_on).filter(|_| goes_on())
+        };
         let thread = thread::Builder::new().name("autoplace-bring".to_owned()).spawn(read).ok()?;
         Some(Self { found, is_wanted, thread: Some(thread) })
     }
@@ -81,8 +89,13 @@ impl Stored {
 
     /// Lets a thread end whose pieces are no longer wanted, without waiting for its disk.
     pub(crate) fn leave_bringing(&mut self, bringing: Bringing) {
-        self.ending.retain(|thread| !thread.is_finished());
         self.ending.extend(bringing.leave());
+        self.drop_ended();
+    }
+
+    /// Drops the threads that have ended, and with them their pieces.
+    pub(super) fn drop_ended(&mut self) {
+        self.ending.retain(|thread| !thread.is_finished());
     }
 
     /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
@@ -94,8 +107,12 @@ impl Stored {
         (found, brought): (Found, Brought),
         end: usize,
     ) -> Option<Restored> {
-        let restored = self.begin_restore(context, seq, (found, brought), end)?;
-        self.restore_part(context, true).is_some().then_some(restored)
+        // Another sequence may be only partly restored.
+        let other = self.restoring.take();
+        let begun = self.begin_restore(context, seq, (found, brought), end);
+        let restored = begun.filter(|_| self.restore_part(context, true).is_some());
+        self.restoring = other;
+        restored
     }
 
     /// Gives an empty sequence the cells of a beginning, as the first part of [`restore`](Self::restore). The other
@@ -172,15 +189,28 @@ impl Stored {
 
     /// Bytes of rows to write between two steps.
     fn restored_at_once(&self) -> usize {
-        let [least, most] = AT_ONCE_LIMITS;
-        let in_time = |per_byte: f64| (TIME_AT_ONCE / per_byte) as usize;
-        self.seconds_per_write.map_or(AT_ONCE, |per_byte| in_time(per_byte).clamp(least, most))
+        restored_at_once(self.seconds_per_write, self.last_step)
+    }
+
+    /// Whether the pieces of a sequence are kept, which is restored only partly.
+    #[cfg(test)]
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.restoring.is_some()
     }
 
     /// Leaves a sequence that is about to be removed as it is.
     pub(crate) fn stop_restoring(&mut self) {
         self.restoring = None;
     }
+}
+
+/// Bytes of rows to write between two steps, of which the last took this time.
+fn restored_at_once(seconds_per_write: Option<f64>, last_step: Duration) -> usize {
+    let time = TIME_AT_ONCE.max(PART_OF_A_STEP * last_step.as_secs_f64());
+    let longer = time / TIME_AT_ONCE;
+    let [least, most] = AT_ONCE_LIMITS;
+    let bytes = seconds_per_write.map_or(AT_ONCE as f64 * longer, |per_byte| time / per_byte);
+    bytes.clamp(least as f64, most as f64 * longer) as usize
 }
 
 impl Drop for Stored {
@@ -212,4 +242,21 @@ impl Brought {
 fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_longer_steps_more_is_restored_in_proportion() {
+        let [least, most] = AT_ONCE_LIMITS;
+        let of = |per_byte, milliseconds| restored_at_once(per_byte, Duration::from_millis(milliseconds));
+        assert_eq!((of(None, 0), of(None, 80), of(None, 800)), (AT_ONCE, AT_ONCE, 10 * AT_ONCE));
+        // Fast and slow memory.
+        assert_eq!((of(Some(1e-12), 10), of(Some(1e-12), 800)), (most, 10 * most));
+        assert_eq!((of(Some(1.0), 10), of(Some(1.0), 800)), (least, least));
+        let per_byte = TIME_AT_ONCE / (2 * least) as f64;
+        assert_eq!((of(Some(per_byte), 10), of(Some(per_byte), 160)), (2 * least, 4 * least));
+    }
 }

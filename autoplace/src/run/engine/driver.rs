@@ -121,6 +121,7 @@ impl Driver {
     /// Admits waiting texts in the order of their prompts. Returns whether the next one is still being prepared.
     fn let_waiting_in(&mut self) -> bool {
         if let Some(session) = &mut self.session {
+            session.leave_unless(|text| self.queue.waits(text));
             self.queue.tell_waiting(&mut session.work.prompts);
         }
         loop {

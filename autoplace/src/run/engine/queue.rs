@@ -149,6 +149,10 @@ impl Queue {
         !lock(&self.state).waiting.is_empty()
     }
 
+    pub(super) fn waits(&self, text: SequenceId) -> bool {
+        lock(&self.state).waiting.iter().any(|waiting| waiting.text.id == text)
+    }
+
     /// Adds the waiting texts that have not begun to `prompts`.
     pub(super) fn tell_waiting(&self, prompts: &mut PromptOrder) {
         for waiting in lock(&self.state).waiting.iter().filter(|waiting| !waiting.has_begun) {

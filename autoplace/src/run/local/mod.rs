@@ -172,6 +172,15 @@ impl LocalSession {
         prepared.unwrap_or(true)
     }
 
+    /// Leaves what was [prepared](Self::prepare) for a text, unless this text still waits.
+    pub(crate) fn leave_unless(&mut self, waits: impl FnOnce(SequenceId) -> bool) {
+        if let Some(lent) = &mut self.lent
+            && self.cache.prepares_for().is_some_and(|text| !waits(text))
+        {
+            self.cache.leave_text(&mut lent.context);
+        }
+    }
+
     /// Suspends a text. The tokens stay in the context until another text needs the cells.
     pub(crate) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence)?;
@@ -253,7 +262,10 @@ impl LocalSession {
         if let Some(stored) = &mut self.cache.stored {
             stored.step_ended();
         }
-        self.store_part();
+        // If the running texts have waited for a part of a waiting text, they do not wait for storing in addition.
+        if !self.cache.has_restored_part() {
+            self.store_part();
+        }
         Ok(())
     }
 
@@ -413,7 +425,12 @@ mod tests {
     /// A session of two sequences, in which an earlier text of 400 tokens is stored and displaced, and another text
     /// waits for its next token. Also the earlier text with further tokens, which waits to join.
     fn waiting(store: &PromptStore, kv_unified: bool) -> (LocalSession, Sequence) {
-        let mut request = Request::new().n_ctx(2048).n_seq_max(2);
+        waiting_among(2, store, kv_unified)
+    }
+
+    /// As [`waiting`], in a session of more sequences.
+    fn waiting_among(sequences: u32, store: &PromptStore, kv_unified: bool) -> (LocalSession, Sequence) {
+        let mut request = Request::new().n_ctx(1024 * sequences).n_seq_max(sequences);
         request.params.kv_unified = kv_unified;
         request.params.flash_attn = crate::memory::FlashAttention::Off;
         let builder = Model::builder(test_support::demo_path()).request(request).n_threads(1).without_learning();
@@ -430,14 +447,17 @@ mod tests {
         session.run_all();
         begin(&mut session, &words(4, 50), 200);
         session.advance().unwrap();
-        let prompt = [words(1, 400), words(5, 20)].concat();
-        let GenerateRequest { spec, .. } = model.generate(&prompt[..]).temp(0.0).ignore_eos().max_tokens(20);
-        let (id, vocab) = (session.next_id(), &session.lent.as_ref().unwrap().vocab);
-        let text = Sequence::new(id, spec, &[], &model, vocab, 1024).unwrap();
+        let text = session.text_of(&[words(1, 400), words(5, 20)].concat());
         (session, text)
     }
 
     impl LocalSession {
+        fn text_of(&mut self, prompt: &[Token]) -> Sequence {
+            let GenerateRequest { spec, .. } = self.model.generate(prompt).temp(0.0).ignore_eos().max_tokens(20);
+            let (id, vocab) = (self.next_id(), &self.lent.as_ref().unwrap().vocab);
+            Sequence::new(id, spec, &[], &self.model, vocab, 1024).unwrap()
+        }
+
         /// Generates all texts to their ends. Returns the tokens of each.
         fn run_all(&mut self) -> std::collections::BTreeMap<SequenceId, Vec<Token>> {
             let mut texts: std::collections::BTreeMap<_, Vec<Token>> = Default::default();
@@ -479,6 +499,91 @@ mod tests {
             let (running, other) = (&prepared[running.unwrap()], &first[other.unwrap()]);
             assert_eq!(running[running.len() - 100..], other[other.len() - 100..], "{kv_unified}");
         }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_waiting_text_that_is_cancelled_while_it_is_restored() {
+        for kv_unified in [false, true] {
+            let store = PromptStore::new(64 << 20);
+            let (mut session, text) = waiting(&store, kv_unified);
+            assert!(!session.prepare(&text));
+            session.advance().unwrap();
+            assert!(!session.prepare(&text));
+            let incomplete = |session: &LocalSession| (0..2).filter(|seq| session.cache.is_incomplete(*seq)).count();
+            session.leave_unless(|_| true);
+            assert_eq!((incomplete(&session), session.cache.prepares_for()), (1, Some(text.id)));
+            session.leave_unless(|id| id != text.id);
+            assert_eq!((incomplete(&session), session.cache.prepares_for()), (0, None));
+            assert_eq!(session.cache.len(), 0, "the cells are free");
+            assert!(!session.cache.stored.as_ref().unwrap().is_restoring(), "the pieces are free");
+            session.run_all();
+        }
+    }
+
+    #[test]
+    fn a_text_that_waits_again_is_prepared_again() {
+        for kv_unified in [false, true] {
+            let store = PromptStore::new(64 << 20);
+            let (mut session, _) = waiting(&store, kv_unified);
+            let text = session.text_of(&words(8, 300));
+            let id = text.id;
+            assert!(session.prepare(&text), "nothing of it is stored");
+            session.join(text, true, false).unwrap();
+            session.advance().unwrap();
+            let text = session.suspend(id).unwrap();
+            // The text is stored between the steps, and then another text takes its cells.
+            (0..120).for_each(|_| session.advance().unwrap());
+            let other = words(6, 300);
+            let generate = session.model.generate(&other[..]).temp(0.0).ignore_eos().max_tokens(2);
+            let other = session.begin_once(generate.cache_prompt(true)).unwrap();
+            session.advance().unwrap();
+            session.end(other);
+            let mut parts = 0;
+            while !session.prepare(&text) {
+                parts += 1;
+                session.advance().unwrap();
+            }
+            assert!(parts > 3, "{kv_unified}: {parts}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_needs_nothing_joins_while_another_text_is_restored() {
+        let store = PromptStore::new(64 << 20);
+        let (mut session, text) = waiting_among(3, &store, false);
+        let id = text.id;
+        assert!(!session.prepare(&text));
+        // One sequence becomes empty.
+        let lent = session.lent.as_mut().unwrap();
+        session.cache.make_room(&mut lent.context, 400, true).unwrap();
+        let short = session.text_of(&words(9, 30));
+        assert!(session.prepare(&short));
+        session.join(short, true, false).unwrap();
+        let mut parts = 0;
+        while !session.prepare(&text) {
+            parts += 1;
+            session.advance().unwrap();
+        }
+        assert!(parts > 3, "{parts}");
+        session.join(text, true, false).unwrap();
+        assert_eq!(session.statistics(id).unwrap().restored_tokens, 400);
+        session.run_all();
+    }
+
+    #[test]
+    fn storing_goes_on_while_a_half_restored_text_is_not_admitted() {
+        let store = PromptStore::new(64 << 20);
+        let (mut session, text) = waiting_among(3, &store, false);
+        assert!(!session.prepare(&text));
+        // This text ends while the other is half restored. No further part of the other is restored meanwhile.
+        let prompt = words(7, 200);
+        let generate = session.model.generate(&prompt[..]).temp(0.0).ignore_eos().max_tokens(2);
+        session.begin_once(generate.cache_prompt(true)).unwrap();
+        let pieces = store.usage().pieces;
+        for _ in 0..40 {
+            session.advance().unwrap();
+        }
+        assert!(store.usage().pieces > pieces, "{:?}", store.usage());
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         n_rs_seq: params.n_rs_seq,
         moe_cache_size: params.moe_cache_size,
         rope: llama_sys::Rope::default(),
+        rows: false,
     }
 }
 

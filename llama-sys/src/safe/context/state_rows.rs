@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::stream::{put, refused};
+use super::stream::{MAX_PLACES, put, refused};
 use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
@@ -153,9 +153,10 @@ pub struct StateRows {
     first: Position,
     /// The place of the rest in the stream.
     rest: Range<u64>,
-    /// The number of the context that has the rows, and where they are: each with its offset in the stream.
+    /// The number of the context that has the rows, and where they are: each with its offset in the stream. There is
+    /// no list of more than [`MAX_PLACES`] places: then llama.cpp passes over the stream for each part that is read.
     context: u64,
-    places: Arc<[(u64, Place)]>,
+    places: Option<Arc<Vec<(u64, Place)>>>,
 }
 
 /// A range of a tensor of a context.
@@ -172,8 +173,26 @@ unsafe impl Sync for Place {}
 struct Cells {
     between: Vec<u8>,
     places: Vec<(u64, Place)>,
+    /// Whether there were more places than a list may have. The list is then empty.
+    are_too_many: bool,
     /// Bytes of the stream so far.
     at: u64,
+}
+
+impl Cells {
+    fn note(&mut self, place: Place) {
+        let from = self.at;
+        self.at += place.0.size;
+        if self.are_too_many {
+            return;
+        }
+        // This is called from C++, so a lack of memory must not panic. Without a list, reading only takes longer.
+        self.are_too_many = self.places.len() == MAX_PLACES || self.places.try_reserve(1).is_err();
+        match self.are_too_many {
+            true => self.places = Vec::new(),
+            false => self.places.push((from, place)),
+        }
+    }
 }
 
 impl StateRows {
@@ -261,7 +280,7 @@ impl Context {
     pub fn rows(&mut self, seq: SeqId) -> Result<Option<StateRows>, Error> {
         self.check_state(seq)?;
         let Some(end) = self.kv_seq_end(seq)? else { return Ok(None) };
-        let (Cells { between, places, .. }, total) = self.cells(seq)?;
+        let (Cells { between, places, are_too_many, .. }, total) = self.cells(seq)?;
         let (of_rest, rest) = self.between_rows(seq, true)?;
         // Plain attention has no rest. Then llama.cpp writes an empty partial state; versions before 0.8 write the
         // whole state.
@@ -269,7 +288,8 @@ impl Context {
         let (rest, of_rest) = if has_rest { (rest, of_rest) } else { (0, Vec::new()) };
         let Some(between) = between.strip_suffix(&of_rest[..]) else { return Ok(None) };
         let rows = parse(between, total, rest, usize::try_from(end).unwrap_or(0), has_rest);
-        Ok(rows.map(|rows| StateRows { context: self.serial, places: places.into(), ..rows }))
+        let places = (!are_too_many).then(|| Arc::new(places));
+        Ok(rows.map(|rows| StateRows { context: self.serial, places, ..rows }))
     }
 
     /// The rows of these tokens of a sequence: lane by lane, each lane in the order of the tokens. After each change of
@@ -316,12 +336,16 @@ impl Context {
             return Ok(pieces.all);
         }
         let ranges = rows.ranges(cells);
-        if bytes / ranges.len().max(1) >= LONG_RANGE && rows.shape.sections.iter().all(|section| section.head == 0) {
-            self.read_places(seq, rows, &ranges, |data| pieces.add(data))?;
-        } else {
-            let user = (&raw mut pieces).cast();
-            // SAFETY: `add_to_pieces` takes a pointer to these pieces, which outlive the call.
-            unsafe { self.write_ranges(seq, &ranges, add_to_pieces, user) }?;
+        let are_long = bytes / ranges.len().max(1) >= LONG_RANGE;
+        match &rows.places {
+            Some(places) if are_long && rows.shape.sections.iter().all(|section| section.head == 0) => {
+                self.read_places(seq, (rows.context, places), &ranges, |data| pieces.add(data))?;
+            }
+            _ => {
+                let user = (&raw mut pieces).cast();
+                // SAFETY: `add_to_pieces` takes a pointer to these pieces, which outlive the call.
+                unsafe { self.write_ranges(seq, &ranges, add_to_pieces, user) }?;
+            }
         }
         let read: usize = pieces.all.iter().map(|piece| piece.len() - before.len()).sum();
         if read == bytes {
@@ -356,12 +380,12 @@ impl Context {
     fn read_places(
         &mut self,
         seq: SeqId,
-        rows: &StateRows,
+        (context, places): (u64, &[(u64, Place)]),
         ranges: &[raw::shim_range],
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), Error> {
         self.check_state(seq)?;
-        if rows.context != self.serial {
+        if context != self.serial {
             return Err(refused("its rows were found in another context"));
         }
         let changed = || refused("the sequence has changed");
@@ -372,8 +396,8 @@ impl Context {
         for range in ranges {
             let (mut at, end) = (range.from, range.from + range.size);
             while at < end {
-                let after = rows.places.partition_point(|(from, _)| *from <= at);
-                let (from, Place(place)) = after.checked_sub(1).map(|index| rows.places[index]).ok_or_else(changed)?;
+                let after = places.partition_point(|(from, _)| *from <= at);
+                let (from, Place(place)) = after.checked_sub(1).map(|index| places[index]).ok_or_else(changed)?;
                 let offset = at - from;
                 let left = place.size.checked_sub(offset).filter(|left| *left > 0).ok_or_else(changed)?;
                 let n = left.min(end - at).min(BUFFER as u64) as usize;
@@ -539,13 +563,8 @@ unsafe extern "C" fn put_place(user: *mut c_void, place: *const raw::shim_place)
     let cells = unsafe { &mut *user.cast::<Cells>() };
     // SAFETY: the place lives during the call (native/shim.cpp, range_writer).
     let place = unsafe { *place };
-    // If there is no memory, this must not panic, because a panic must not unwind into C++.
-    let has_room = cells.places.try_reserve(1).is_ok();
-    if has_room {
-        cells.places.push((cells.at, Place(place)));
-        cells.at += place.size;
-    }
-    has_room
+    cells.note(Place(place));
+    true
 }
 
 /// Reads the bytes between the rows. The state has `total` bytes, and the last `rest` of them cannot be divided. All
@@ -560,7 +579,7 @@ fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: b
         first: 0,
         rest: end..total,
         context: 0,
-        places: Arc::default(),
+        places: None,
     };
     let mut fields = Fields { left: between, at: 0 };
     while !fields.left.is_empty() {
@@ -714,5 +733,21 @@ impl<'a> Fields<'a> {
         let head = if ext > 0 { CELL + ext } else { 0 };
         let section = Section { head, fixed, lanes };
         Some(FoundSection { section, lanes: places, cells, first: Position::try_from(first).ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_places_is_bounded() {
+        let place = || Place(raw::shim_place { tensor: std::ptr::null_mut(), offset: 0, size: 2 });
+        let mut cells = Cells::default();
+        (0..MAX_PLACES).for_each(|_| cells.note(place()));
+        assert_eq!((cells.places.len(), cells.are_too_many), (MAX_PLACES, false));
+        (0..10).for_each(|_| cells.note(place()));
+        assert_eq!((cells.places.capacity(), cells.are_too_many), (0, true));
+        assert_eq!(cells.at, 2 * (MAX_PLACES as u64 + 10));
     }
 }

@@ -6,6 +6,11 @@ use super::{Context, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
 
+/// Maximum number of places in a list, which then has 2 MiB. Usually each layer has two places. But if values are
+/// transposed, each dimension of each run of cells has a place of its own: for a text of 4,000 tokens between the cells
+/// of others, these are up to a hundred million.
+pub(super) const MAX_PLACES: usize = 1 << 16;
+
 /// A part of a stream from which llama.cpp restores a sequence.
 #[derive(Debug)]
 pub(super) enum Part<'a> {
@@ -33,6 +38,8 @@ struct Left<'a> {
     at: usize,
     /// Where the bytes belong that are not among the parts.
     places: Vec<raw::shim_place>,
+    /// Whether there are more places than a list may have.
+    are_too_many: bool,
 }
 
 impl Context {
@@ -41,7 +48,7 @@ impl Context {
     pub(super) fn read_parts(&mut self, seq: SeqId, partial: bool, parts: &[Part<'_>]) -> Result<(), Error> {
         let size = parts.iter().map(Part::len).sum();
         let ctx = self.as_ptr();
-        let mut left = Left { parts, at: 0, places: Vec::new() };
+        let mut left = Left { parts, at: 0, places: Vec::new(), are_too_many: false };
         let user = (&raw mut left).cast();
         // SAFETY: the context lives and is borrowed mutably; the caller has checked its memory and the sequence. `take`
         // is called only during the call, with parts that outlive it. Every length that llama.cpp reads is compared
@@ -56,7 +63,8 @@ impl Context {
     }
 
     /// Reads a stream whose `rows` bytes of rows are not among the parts. The last `rest` bytes of the stream have no
-    /// rows. Returns where the rows belong, in the order of the stream. The conditions are those of
+    /// rows. Returns where the rows belong, in the order of the stream. `None` if there are more than [`MAX_PLACES`]
+    /// places: the sequence may then contain a part of the stream. The conditions are those of
     /// [`read_parts`](Self::read_parts).
     pub(super) fn read_cells(
         &mut self,
@@ -64,17 +72,18 @@ impl Context {
         parts: &[Part<'_>],
         rows: usize,
         rest: usize,
-    ) -> Result<Vec<raw::shim_place>, Error> {
+    ) -> Result<Option<Vec<raw::shim_place>>, Error> {
         let size = parts.iter().map(Part::len).sum::<usize>() + rows;
         let ctx = self.as_ptr();
-        let mut left = Left { parts, at: 0, places: Vec::new() };
+        let mut left = Left { parts, at: 0, places: Vec::new(), are_too_many: false };
         let user = (&raw mut left).cast();
         // SAFETY: as in `read_parts`; `note_place` gets the same `user`.
         let read = call::checked(|error| unsafe {
             raw::shim_state_read_cells(ctx, seq, size, size - rest, Some(take), Some(note_place), user, error)
         });
         match read {
-            Ok(read) if read == size => Ok(left.places),
+            Ok(read) if read == size => Ok(Some(left.places)),
+            Err(_) if left.are_too_many => Ok(None),
             Ok(read) => Err(refused(format!("llama.cpp read only {read} of its {size} bytes"))),
             Err(failure) => Err(refused(failure.to_string())),
         }
@@ -124,12 +133,12 @@ unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> 
 /// Appends a place to the list of the stream that `user` points to.
 unsafe extern "C" fn note_place(user: *mut c_void, place: *const raw::shim_place) -> bool {
     // SAFETY: `read_cells` passes the parts that are left, which nobody else uses meanwhile.
-    let places = unsafe { &mut (*user.cast::<Left<'_>>()).places };
+    let left = unsafe { &mut *user.cast::<Left<'_>>() };
     // If there is no memory, this must not panic, because a panic must not unwind into C++.
-    let has_room = places.try_reserve(1).is_ok();
-    if has_room {
+    left.are_too_many = left.places.len() == MAX_PLACES || left.places.try_reserve(1).is_err();
+    if !left.are_too_many {
         // SAFETY: the place lives during the call (native/shim.cpp, stream_reader).
-        places.push(unsafe { *place });
+        left.places.push(unsafe { *place });
     }
-    has_room
+    !left.are_too_many
 }

@@ -12,7 +12,8 @@ pub(super) struct Unfinished {
     pub(super) lanes: Vec<(usize, usize)>,
     /// Bytes of a token in all lanes.
     pub(super) row: usize,
-    pub(super) tokens: usize,
+    /// For each piece, its tokens and how many of them are wanted.
+    pub(super) pieces: Vec<(usize, usize)>,
     /// The lane, the piece, and the bytes of the piece's lane that are already written.
     pub(super) from: (usize, usize, usize),
     /// The place, and its bytes that are already written.

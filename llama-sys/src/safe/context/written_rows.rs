@@ -5,7 +5,7 @@
 //! the rows, and notes where in the tensors the rows belong. Cells of full attention stay where they are as long as
 //! they belong to a sequence, so the rows can be written there later. Windows and recurrent states have no such places:
 //! another sequence may take a cell that has left its window, and recurrent states are moved. So the rest is always
-//! written by the first call.
+//! written by the first call. If the rows belong to too many places, the first call writes them as well.
 
 use super::state_rows::{RowPiece, RowShape};
 use super::stream::{Part, refused};
@@ -26,7 +26,7 @@ impl Unfinished {
                 self.from = (self.from.0 + 1, 0, 0);
                 continue;
             };
-            let left = &lane_of(*piece, before, unit)[written..];
+            let left = lane_of(*piece, before, unit).get(written..).unwrap_or_default();
             if left.is_empty() {
                 self.from = (self.from.0, at + 1, 0);
                 continue;
@@ -74,6 +74,9 @@ impl Context {
     /// and its rest, and [`write_more_rows`](Self::write_more_rows) writes the rows. Until all rows are written, other
     /// sequences can be computed, and this sequence can only be removed. After a failure the sequence is empty, and no
     /// other sequence is changed.
+    ///
+    /// If the free cells are scattered and values are transposed (without flash attention), the rows may belong to more
+    /// than 65,536 places. No list of so many places is kept: all rows are written at once here.
     ///
     /// # Errors
     ///
@@ -129,8 +132,9 @@ impl Context {
         pieces: &[RowPiece<'_>],
         bytes: usize,
     ) -> Result<bool, Error> {
-        if check_pieces(unfinished.row, pieces)? != unfinished.tokens {
-            return Err(refused(format!("the pieces are not those of its {} tokens", unfinished.tokens)));
+        check_pieces(unfinished.row, pieces)?;
+        if divisions(pieces) != unfinished.pieces {
+            return Err(refused("the pieces are not those with which it was begun"));
         }
         let mut left = bytes;
         while let Some((place, written)) = unfinished.place() {
@@ -180,17 +184,24 @@ impl Context {
                 .ok_or_else(|| refused(format!("{tokens} tokens are too many")))?,
         };
         let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
-        let (parts, lanes) = assemble(shape, streams, pieces, (first, tokens), rest);
+        let (parts, lanes) = assemble(shape, streams, pieces, (first, tokens), rest, false);
         let rows: usize = lanes.iter().map(|(_, unit)| unit * tokens).sum();
-        let places = self.read_cells(seq, &parts, rows, rest.len())?;
-        if places.iter().map(|place| place.size).sum::<u64>() != rows as u64 {
-            return Err(refused("llama.cpp expects another number of rows"));
-        }
+        let places = match self.read_cells(seq, &parts, rows, rest.len())? {
+            Some(places) if places.iter().map(|place| place.size).sum::<u64>() == rows as u64 => places,
+            Some(_) => return Err(refused("llama.cpp expects another number of rows")),
+            None => {
+                self.kv_seq_remove(seq, 0..Position::MAX)?;
+                let (parts, _) = assemble(shape, streams, pieces, (first, tokens), rest, true);
+                self.read_parts(seq, false, &parts)?;
+                Vec::new()
+            }
+        };
         let held = self.kv_seq_end(seq)?.unwrap_or(0);
         if held != end {
             return Err(refused(format!("it ends at {end}, and the restored sequence at {held}")));
         }
-        Ok(Unfinished { seq, places, lanes, row, tokens, from: (0, 0, 0), to: (0, 0), buffer: Vec::new() })
+        let pieces = divisions(pieces);
+        Ok(Unfinished { seq, places, lanes, row, pieces, from: (0, 0, 0), to: (0, 0), buffer: Vec::new() })
     }
 
     /// Forgets that rows of a sequence are left to be written, because its cells are about to be removed.
@@ -217,8 +228,13 @@ fn check_pieces(row: usize, pieces: &[RowPiece<'_>]) -> Result<usize, Error> {
     Ok(pieces.iter().map(|piece| piece.wanted).sum())
 }
 
-/// The stream of a sequence that contains the wanted tokens of the pieces, at the positions from `first` on, without
-/// its rows. Also returns the lanes of the rows, as [`Unfinished`] has them. `streams` is the number of streams in each
+/// For each piece, its tokens and how many of them are wanted.
+fn divisions(pieces: &[RowPiece<'_>]) -> Vec<(usize, usize)> {
+    pieces.iter().map(|piece| (piece.tokens, piece.wanted)).collect()
+}
+
+/// The stream of a sequence that contains the wanted tokens of the pieces, at the positions from `first` on, with or
+/// without its rows. Also returns the lanes of the rows, as [`Unfinished`] has them. `streams` is the number of streams in each
 /// of the context's caches; the sequence lies in only one of them.
 fn assemble<'a>(
     shape: &RowShape,
@@ -226,6 +242,7 @@ fn assemble<'a>(
     pieces: &[RowPiece<'a>],
     (first, tokens): (Position, usize),
     rest: &'a [u8],
+    has_rows: bool,
 ) -> (Vec<Part<'a>>, Vec<(usize, usize)>) {
     let (mut parts, mut lanes) = (Vec::new(), Vec::new());
     // In the row of one token, the offset of the current lane.
@@ -253,6 +270,10 @@ fn assemble<'a>(
             before += section.head;
             for lane in &section.lanes {
                 head.extend(&lane.header);
+                if has_rows {
+                    parts.push(Part::Made(std::mem::take(&mut head)));
+                    parts.extend(pieces.iter().map(|piece| Part::Given(lane_of(*piece, before, lane.unit))));
+                }
                 lanes.push((before, lane.unit));
                 before += lane.unit;
             }

@@ -89,6 +89,8 @@ fn a_key_of_an_earlier_version_is_read() {
     assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), saved());
     json["plan"]["parted_blocks"] = 33.into();
     assert!(refused(&json).starts_with("plan.split_blocks is 33"));
+    json["plan"]["parted_blocks"] = "x".into();
+    assert!(refused(&json).starts_with("plan.parted_blocks: invalid type"), "{}", refused(&json));
     json["plan"].as_object_mut().unwrap().remove("parted_blocks");
     assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), saved());
 }
@@ -119,6 +121,8 @@ const INVALID_FIELDS: &str = r#"
 /plan/n_gpu_layers            | -1                                  | plan.n_gpu_layers: invalid value
 /plan/n_gpu_layers            | 19                                  | plan.placements have 20 layers
 /plan/split_blocks            | 33                                  | plan.split_blocks is 33
+/plan/split_blocks            | -1                                  | plan.split_blocks: invalid value: integer `-1`
+/plan/split_blocks            | null                                | plan.split_blocks: invalid type: null
 /plan/model/blocks            | 1000000000                          | plan.model.blocks is 1000000000
 /plan/model/blocks            | 4294967295                          | plan.model.blocks is 4294967295
 /plan/model/blocks            | 0                                   | plan.model.blocks is 0
