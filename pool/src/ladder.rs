@@ -101,8 +101,7 @@ impl Ladder {
             request.depth = Depth::All;
         }
         let mut alone = plan(&request, machine)?;
-        if request.workload.is_none() && alone.context.n_seq_max > 1 && is_divided(&request) {
-            // How much context one text has is known only now.
+        if is_planned_again(&request, &alone) {
             request.workload = Some(Workload::typical(alone.context.n_ctx_seq()));
             alone = plan(&request, machine)?;
         }
@@ -171,6 +170,12 @@ pub(crate) fn for_one_of_several(request: &Request) -> Request {
         request.workload = Some(Workload::typical(each));
     }
     request
+}
+
+/// Whether the fastest rung is planned a second time: with several texts, the context of one text, on which its
+/// workload depends, may be known only from the first plan.
+pub(crate) fn is_planned_again(request: &Request, first: &Plan) -> bool {
+    request.workload.is_none() && first.context.n_seq_max > 1 && is_divided(request)
 }
 
 /// Whether each text of this request has its own part of the context.

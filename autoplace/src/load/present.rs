@@ -287,7 +287,9 @@ mod tests {
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, None, "in the middle of a first text");
         loaded.say_speed(total, true);
         let is_written = || loaded_models(&leases)[0].measured_tokens_per_second.is_some();
+        let begun = Instant::now();
         while !is_written() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the speed is never written");
             thread::yield_now();
         }
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, Some(100.0));

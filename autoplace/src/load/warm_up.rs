@@ -100,6 +100,7 @@ pub(super) fn warm_up(
 ///
 /// llama.cpp reserves for a multiple of the sequences, and rounds up (llama-context.cpp, `graph_reserve`). So each
 /// smaller number is rounded down first: otherwise 31 tokens of two sequences would become 32, with which GPUs compute.
+/// With more than 31 sequences nothing can be reserved for that case.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());

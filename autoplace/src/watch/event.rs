@@ -197,7 +197,7 @@ mod tests {
             "8.0 tokens per second instead of 80.0: ollama (process 7) uses CUDA0",
             "a program (process 9) holds 5.0 GiB of CUDA0",
             "CUDA0 runs at reduced clocks: heat, hardware slowdown (87 °C)",
-            "after 9000 live tokens the model moves from 20 layers on CUDA0 to 18 layers on CUDA0, about 4 s",
+            "after 9000 live tokens the model moves from 20 layers on CUDA0 to 18 layers on CUDA0, which takes about 4 s",
             "moving to 18 layers on CUDA0: 50 % of the weights are loaded",
         ];
         assert_eq!([&pressure, &slow, &other, &came, &hot, &begins, &goes_on].map(ToString::to_string), lines);

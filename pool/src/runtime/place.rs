@@ -9,7 +9,7 @@ use autoplace::profile::ModelProfile;
 use autoplace::{Isolation, Model, ModelBuilder, load};
 
 use super::state::{Entry, Id, Shared, State};
-use crate::ladder::{Ladder, Rung, for_one_of_several};
+use crate::ladder::{Ladder, Rung, for_one_of_several, is_planned_again};
 use crate::spec::ModelSpec;
 use crate::state::{ModelState, PoolState};
 
@@ -74,12 +74,14 @@ impl Shared {
             && Planner::new(&profile, machine).request(request.clone()).unknown().is_none();
         let hits = self.builder(spec, &request, machine).expert_hits(machine, profile.file_bytes);
         let mut failed = None;
+        let mut is_planned_again = is_planned_again(&request, &alone);
         let mut first = Some(alone);
         let planned = |request: &Request, machine: &Machine| {
             if let Some(alone) = first.take() {
                 return Ok(alone);
             }
-            if is_estimated {
+            let is_fastest = std::mem::take(&mut is_planned_again);
+            if is_estimated && !is_fastest {
                 let mut request = request.clone();
                 request.prompt_store = prompt_store;
                 return Planner::new(&profile, machine).request(request).expert_hits(hits).plan();
