@@ -279,6 +279,6 @@ mod tests {
     fn a_cache_of_experts_is_a_number_of_bytes_or_a_word() {
         assert_eq!(["auto", "off", "0"].map(moe_cache), [Ok(MoeCache::Auto), Ok(MoeCache::Off), Ok(MoeCache::Off)]);
         assert_eq!(moe_cache("512MiB"), Ok(MoeCache::Bytes(512 << 20)));
-        assert!(moe_cache("much").unwrap_err().ends_with("`auto`, or `off`"));
+        assert!(moe_cache("much").unwrap_err().ends_with("; or auto, or off"));
     }
 }

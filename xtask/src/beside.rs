@@ -16,6 +16,7 @@ const BUILT: &str = "AUTOPLACE_LLAMA_SERVER";
 pub(crate) fn beside(workspace: &Workspace, verb: &str, arguments: &[String]) -> Result<()> {
     let (model, rest) = arguments.split_first().with_context(|| format!("usage: cargo xtask {verb} MODEL ..."))?;
     let model = std::path::absolute(model)?;
+    ensure!(model.is_file(), "there is no model at {}", model.display());
     let given = [&[model.to_string_lossy().into_owned()], rest].concat().join("\n");
     run(&mut workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
     let suffix = std::env::consts::EXE_SUFFIX;

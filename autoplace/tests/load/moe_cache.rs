@@ -232,7 +232,10 @@ fn once_learned_texts_hit_within_five_points_of_what_a_plan_expects() {
             learned += u32::from((expected - assumed).abs() > 0.01);
             // An empty cache is filled first. Single texts differ, so five texts are counted together.
             let before = generate(&model, 1000);
-            let after = (1001..=1005).fold(before, |_, seed| generate(&model, seed));
+            let mut after = before;
+            for seed in 1001..=1005 {
+                after = generate(&model, seed);
+            }
             let observed = (after.hits - before.hits) as f64 / (after.total() - before.total()) as f64;
             println!("{number}, {eighths} eighths: {observed:.3}, {expected:.3} expected, {assumed:.3} assumed before");
             assert!((observed - expected).abs() <= 0.05, "{number}, {eighths} eighths: {observed}, not {expected}");

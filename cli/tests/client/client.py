@@ -1,4 +1,4 @@
-"""Drives the example `serve` with OpenAI's own client: `client.py URL MODEL`. Any difference from the API raises an exception."""
+"""Drives `autoplace serve` with OpenAI's own client: `client.py URL MODEL`. Any difference from the API raises an exception."""
 
 import asyncio
 import json

@@ -300,7 +300,7 @@ fn an_impossible_cache_of_experts_is_an_error_or_a_note() {
         assert!(text.contains(&note), "{text}");
     };
     noted(&demo(), &card[..2], "the model has no experts");
-    noted(&mixture, &["--ram", "64GiB"], "there is no GPU that could hold it");
+    noted(&mixture, &["--ram", "64GiB"], "there is no GPU that could hold the cache");
     noted(&mixture, &["--gpu", "RTX 4090", "--ctx", "4096"], "all experts are on GPUs");
     noted(&mixture, &["--gpu", "RTX 3060 12GB", "--policy", "most-layers"], "layers stay whole");
 }

@@ -247,7 +247,7 @@ fn a_picture_is_shown_as_a_line_and_seen_by_later_questions() {
     assert!(terminal.answer(&format!("@{cut}")).contains("cut.bmp: "));
     assert!(terminal.answer("/stats").contains("none yet"), "nothing was sent");
     let answer = terminal.answer(&format!("What is @{picture}?"));
-    assert!(answer.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{answer}");
+    assert!(answer.contains("dot.bmp: image of 1 x 1 pixels, 4 tokens"), "{answer}");
     let stats = terminal.answer("/stats");
     let first = number(&stats, "prompt ");
     assert!(!terminal.answer("And what else?").is_empty());

@@ -186,7 +186,7 @@ fn an_endpoint_sends_pictures_over_either_api_and_nothing_of_them_is_lost() {
         // error contains its place.
         let sound = Sound::from_samples(16_000, vec![0.25; 1600]).unwrap();
         let refused = chat.say([Part::audio(sound), Part::text("What is said?")]).unwrap().text().unwrap_err();
-        assert!(refused.to_string().contains("[0].input_audio: a sound of 0.1 s cannot be used"), "{refused}");
+        assert!(refused.to_string().contains("[0].input_audio: the sound of 0.1 s cannot be used"), "{refused}");
     }
 }
 

@@ -342,7 +342,7 @@ fn errors_have_anthropics_form_and_name_the_place() {
             json!({"output_config": {"format": schema}, "output_format": schema}),
             400,
             "invalid_request_error",
-            "`output_format` is given beside `output_config.format`",
+            "`output_format` is given in addition to `output_config.format`",
         ),
     ] {
         let (answered, answer) = post(&server, &more);
