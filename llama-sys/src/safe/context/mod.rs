@@ -92,7 +92,8 @@ pub struct Context {
 }
 
 // SAFETY: llama.cpp binds a context to no thread, and `&mut self` serialises calls. The scratch pointers are written
-// before every use.
+// before every use. The pointers to tensors in `unfinished` are those of this context's memory, and are used only with
+// the context.
 unsafe impl Send for Context {}
 
 impl Drop for Context {
