@@ -320,7 +320,7 @@ fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
     let model = builder.control_vector(files.control_vector("v", 0.3), 1.0).load().unwrap();
     let placed = model.placement();
     assert_eq!(placed.n_gpu_layers, 7);
-    let is_said = |note: &String| note.starts_with("with one, two beside");
+    let is_said = |note: &String| note.starts_with("adapters: one, two, with");
     assert!(placed.notes.iter().any(is_said), "{:?}", placed.notes);
     assert!(placed.notes.iter().any(|note| note.starts_with("with a control vector")), "{:?}", placed.notes);
     // On the card and on the host, the bytes of the weights are as planned. They include the adapters.
