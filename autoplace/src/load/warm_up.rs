@@ -98,24 +98,18 @@ pub(super) fn warm_up(
 /// reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves buffers for all numbers. A
 /// whole batch is reserved again, because a change of adapters loses the room for as many rows of a picture.
 ///
-/// llama.cpp reserves for a multiple of the sequences, and rounds up (llama-context.cpp, `graph_reserve`). So each
-/// smaller number is rounded down first: otherwise 31 tokens of two sequences would become 32, with which GPUs compute.
-/// With more than 31 sequences nothing can be reserved for that case.
+/// llama.cpp rounds each number up to a multiple of the sequences (llama-context.cpp, `graph_reserve`).
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());
     }
     let n_ubatch = context.n_ubatch();
     let halves = (0..4).map(|half| n_ubatch >> half).flat_map(|half| [half, half.saturating_sub(1)]);
-    let numbers = match verify {
+    let mut numbers = match verify {
         Verify::Full => (1..=n_ubatch).rev().collect::<Vec<_>>(),
         Verify::Off | Verify::Quick => halves.chain([MAX_NOT_OFFLOADED]).collect(),
     };
-    let n_seqs = context.n_seq_max().max(1);
-    let rounded = |n_tokens: u32| if n_tokens < n_ubatch { n_tokens - n_tokens % n_seqs } else { n_tokens };
-    let mut numbers: Vec<u32> = numbers.into_iter().map(rounded).collect();
     numbers.retain(|n_tokens| (1..=n_ubatch).contains(n_tokens));
-    numbers.dedup();
     numbers.into_iter().try_for_each(|n_tokens| context.reserve(n_tokens))
 }
 

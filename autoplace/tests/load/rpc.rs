@@ -137,7 +137,7 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
     let plan = model.placement();
     assert!(plan.full_offload && plan.gpus().count() == 2, "{plan}");
     for gpu in plan.gpus() {
-        let carried = format!("to {} over", gpu.name);
+        let carried = format!("to {} at", gpu.name);
         let is_said = |note: &String| note.starts_with("each load sends") && note.contains(&carried);
         assert!(plan.notes.iter().any(is_said), "{plan}");
     }

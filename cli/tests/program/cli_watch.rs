@@ -134,7 +134,7 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     // The output is text here, in a report that can be given to others.
     let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let printed = text(&output.stdout);
-    assert!(printed.starts_with("verdict: it runs slower") && !printed.contains(&demo), "{printed}");
+    assert!(printed.starts_with("verdict: the model runs slower") && !printed.contains(&demo), "{printed}");
 
     // This case just misses: the program already has as many layers on the card as possible.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);

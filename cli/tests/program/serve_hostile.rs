@@ -102,7 +102,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         (RESPONSES, format!(r#"{{"input": "{text}"}}"#), "input"),
         (RESPONSES, format!(r#"{{"input": {deep}}}"#), "input[0]"),
         (RESPONSES, format!(r#"{{"input": "a", "tools": {bomb}}}"#), "tools[0]"),
-        (RESPONSES, format!(r#"{{"input": "a", "metadata": {bomb}}}"#), "may have 65536 together"),
+        (RESPONSES, format!(r#"{{"input": "a", "metadata": {bomb}}}"#), "may have only 65536 together"),
         (
             RESPONSES,
             format!(r#"{{"input": "a", "tools": [{{"type": "function", "name": "f", "parameters": {bomb}}}]}}"#),

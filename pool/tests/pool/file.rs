@@ -140,7 +140,7 @@ fn an_error_names_the_file_the_line_the_key_and_what_is_valid() {
         (format!("{model}idle = \"99999999999999999999h\"\n"), 3, &["`idle`", "is not a time"]),
         (format!("{model}cache_ram = \"much\"\n"), 3, &["`cache_ram`", "not a size", "24GiB"]),
         (format!("{model}moe_cache = \"lots\"\n"), 3, &["`moe_cache`", "not a size", "`auto`, or `off`"]),
-        (format!("{model}embed = \"mean\"\ncache_ram = 5\n"), 4, &["`cache_ram`", "vectors"]),
+        (format!("{model}embed = \"mean\"\ncache_ram = 5\n"), 4, &["`cache_ram`", "embeddings"]),
         (format!("{model}priority = 0\n"), 1, &["models.a", "above 0"]),
         (format!("{model}priority = nan\n"), 1, &["above 0"]),
         (format!("{model}beside = [\"b\"]\n"), 1, &["models.a", "`beside` lists `b`", "it has a"]),
