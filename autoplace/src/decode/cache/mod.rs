@@ -179,8 +179,8 @@ impl Cache {
         Ok(place)
     }
 
-    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself. The donor may
-    /// be a sequence that was prepared for this text.
+    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself. The donor
+    /// may be a sequence that was prepared for this text.
     fn take_over(
         &mut self,
         context: &mut Context,

@@ -109,7 +109,8 @@ impl Cache {
         Ok(donor.map_or(0, |donor| donor.shared))
     }
 
-    /// After a damaged piece, another search finds what is left before it. `searches` is the number of earlier searches.
+    /// After a damaged piece, another search finds what is left before it. `searches` is the number of earlier
+    /// searches.
     fn first_stage(
         &mut self,
         lent: &mut Lent,
@@ -170,8 +171,8 @@ impl Cache {
         }
     }
 
-    /// Takes the sequence that was prepared, because its text joins now. If this text is suspended and waits again, it is
-    /// prepared again.
+    /// Takes the sequence that was prepared, because its text joins now. If this text is suspended and waits again, it
+    /// is prepared again.
     pub(super) fn take_ended(&mut self) -> Option<(SeqId, Restored)> {
         let ended = self.preparation.take_if(|preparation| matches!(preparation.stage, Stage::Ended(_)))?;
         match ended.stage {

@@ -234,8 +234,8 @@ fn divisions(pieces: &[RowPiece<'_>]) -> Vec<(usize, usize)> {
 }
 
 /// The stream of a sequence that contains the wanted tokens of the pieces, at the positions from `first` on, with or
-/// without its rows. Also returns the lanes of the rows, as [`Unfinished`] has them. `streams` is the number of streams in each
-/// of the context's caches; the sequence lies in only one of them.
+/// without its rows. Also returns the lanes of the rows, as [`Unfinished`] has them. `streams` is the number of streams
+/// in each of the context's caches; the sequence lies in only one of them.
 fn assemble<'a>(
     shape: &RowShape,
     streams: u32,
