@@ -192,9 +192,10 @@ fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
 #[test]
 fn a_few_thousand_tokens_leave_nothing_behind() {
     own_process!();
-    // 64 MiB are allowed, because the allocator reserves memory when the first threads start. If each round leaked one
-    // model, memory would grow by more than 64 MiB.
-    let tally = soak(3_000, 8, 64 * 1024);
+    // 80 MiB are allowed, because the allocator reserves a heap of 64 MiB, and some pages for it, when a thread first
+    // allocates beside others. The thread that writes the notice of a loaded model is one of these. If each round leaked
+    // one model, memory would grow by more than 80 MiB.
+    let tally = soak(3_000, 8, 80 * 1024);
     assert!(tally.replaced > 20 && tally.failed > 0, "{tally:?}");
     assert!(tally.aborted > 0 && tally.dropped > 0, "{tally:?}");
     assert_eq!(tally.grown, 0, "{tally:?}");
