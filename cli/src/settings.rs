@@ -61,7 +61,8 @@ pub(crate) struct DeviceArgs {
     /// `none` uses one GPU: `--main-gpu`
     #[arg(long, value_name = "layer|none", value_parser = ["layer", "none"], hide_possible_values = true)]
     split_mode: Option<String>,
-    /// The GPU of `--split-mode none`, by its index among the machine's [default: 0]
+    /// The GPU that `--split-mode none` uses: its index among the machine's GPUs, or among those of `--device`
+    /// [default: 0]
     #[arg(long, value_name = "INDEX")]
     main_gpu: Option<usize>,
     /// Proportions in which the GPUs share the layers: `3,1` [default: the fastest]

@@ -1,5 +1,6 @@
 //! The vocabulary of a model, reduced for a probe of llama.cpp. A header flows in. A file flows out, without tensors
-//! and with only the beginning of each token list. A separate function looks for equal tokens in the whole list.
+//! and with only the beginning of each token list. [`Header::repeated_token`] looks for equal tokens in
+//! the whole list, because a probe cannot find them in the reduced one.
 
 use std::collections::HashMap;
 

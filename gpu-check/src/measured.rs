@@ -13,7 +13,7 @@ const PREFERRED: [&str; 3] = ["8B Q4_K", "1B Q4_K", "0.1 GB Q8_0"];
 /// The approximate bytes that a card needs in addition to the weights: for a context and its buffers.
 const BESIDE: u64 = gib(3);
 
-/// Writes the first preferred model that fits on the disk and whose `copies` fit on the emptiest card.
+/// Writes the first preferred model that fits on the disk and of which `copies` copies fit on the emptiest card.
 pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
     let names = match setting.size {
         Size::Small => vec!["small Q4_K"],

@@ -261,7 +261,8 @@ impl<'s> Prices<'s> {
         if !waits && model.texts > 0 && other.sequences() < now.sequences() {
             return None;
         }
-        // The wait may last longer than predicted. Models that are unloaded before it would be unloaded for nothing.
+        // The wait may last longer than predicted. Models that make room for this move are unloaded before the wait
+        // ends, so perhaps for nothing.
         if waits && self.patience > 1.0 {
             return None;
         }

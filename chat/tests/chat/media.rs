@@ -63,7 +63,8 @@ fn no_text_of_a_user_becomes_a_picture() {
     for c in ['\u{f0000}', '\u{f0001}', '\u{fffd}', '\u{100000}'] {
         assert_eq!(shown(c), (1, true), "{c:?}");
     }
-    // Only messages are searched for marks. So this variable could show the picture once more.
+    // Marks are characters that no message contains. Other variables are not searched, so this one contains the
+    // picture's mark, and the picture would be shown twice: an error.
     let template = template("{{ messages[0].content }}{{ note }}");
     let conversation = Conversation::new(&seen(1)).variable("note", "\u{f0000}");
     assert!(matches!(template.render(&conversation), Err(Error::MediaNotShown { .. })));

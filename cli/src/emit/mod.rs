@@ -1,5 +1,4 @@
-//! Translates a plan into flags, settings or code for another tool, with which the tool places the model in the same
-//! way.
+//! Translates a plan into flags, settings or code with which another tool places the model in the same way.
 //!
 //! If a tool lacks a setting, the setting is never dropped silently. If the placement would change without the setting,
 //! the result is an error. Otherwise a comment in the output names the setting.
@@ -44,8 +43,8 @@ pub(crate) enum Tool {
 }
 
 impl Tool {
-    /// Whether the tool allocates logits for every token of a batch, as llama.cpp does by default. The other tools
-    /// allocate them for one token of each sequence. A plan for such a tool has `n_outputs_max` 0.
+    /// Whether the tool allocates logits for every token of a batch, as llama.cpp does by default. A plan for such a
+    /// tool has `n_outputs_max` 0. The other tools allocate logits for one token of each sequence.
     pub(crate) const fn keeps_all_logits(self) -> bool {
         // llama-server requests logits for only one token of each sequence (server_output_limits). Ollama runs
         // llama-server.

@@ -11,7 +11,8 @@ use super::process::Process;
 use super::seen::{Seen, file_name};
 use crate::flags::Flags;
 
-/// How long to wait between two requests for llama-server's slot. Its tokens are counted in this time.
+/// How long to wait between two looks at a busy slot of llama-server. The speed is computed from the tokens that the
+/// slot generates in between.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The model and the settings of a llama-server.

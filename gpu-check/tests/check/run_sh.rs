@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// its parent's open files, and a program that is open for writing cannot be started.
 static PROGRAMS: Mutex<()> = Mutex::new(());
 
-/// The programs of any Linux that `run.sh` uses. PATH contains only these.
+/// The programs that `run.sh` uses and every Linux has. PATH contains only these.
 const SYSTEM: &str =
     "awk bash cat cmp cp date dirname grep head mkdir mv nproc paste readlink rm sed sleep sort tail tee tr true";
 

@@ -30,7 +30,7 @@ pub(super) struct Seen<'a> {
     pub(super) runs: &'a Row,
     pub(super) conditions: &'a Conditions,
     pub(super) host: &'a HostSeen,
-    /// The minimum of the free bytes of each GPU of the plan.
+    /// For each GPU of the plan, the fewest free bytes during the trial; `None` if they are unknown.
     pub(super) free: &'a [Option<u64>],
 }
 

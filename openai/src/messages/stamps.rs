@@ -11,8 +11,9 @@ use std::borrow::Cow;
 
 /// A header that a client sends for its own server. A model does not need it.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
-/// Maximum number of characters of the name before a stamp's colon, and of a whole stamp.
+/// Maximum number of characters of a stamp's name, which is before its colon.
 const MAX_NAME_CHARS: usize = 40;
+/// Maximum number of characters of a whole stamp.
 const MAX_STAMP_CHARS: usize = 200;
 /// How many lines at the beginning of a text are examined at most.
 const MAX_LINES: usize = 32;

@@ -142,7 +142,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         }
     }
     if arch == "rwkv6qwen2" {
-        // If there were this tensor, llama.cpp would treat the file as another model, of which half is missing.
+        // With `time_mix_first`, llama.cpp would treat the file as a plain RWKV6 model, half of which is missing.
         for model in &mut all {
             let first = |il| format!("blk.{il}.time_mix_first.weight");
             model.without.extend((0..large.n_layer).map(first));

@@ -37,9 +37,9 @@ impl Tally {
         self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    /// Compares our estimate for a context with llama.cpp's count, on each device. Weights and cache must be equal, but
-    /// there may be up to `slack` bytes more for weights. The compute buffer must not be larger than the maximum that
-    /// the estimate states.
+    /// Compares our estimate for a context with llama.cpp's count, on each device. The caches must be equal. The
+    /// weights may differ by up to `slack` bytes, in either direction; if the estimate is not exact, by 32 bytes more
+    /// for each GiB of weights. The compute buffer must not be larger than the maximum that the estimate states.
     pub(crate) fn hold(
         &mut self,
         arch: &str,

@@ -14,7 +14,7 @@ pub(in crate::jinja) const SUM: &str = "__sum";
 pub(in crate::jinja) const PRINTF: &str = "__printf";
 /// The filter for an attribute that may be a method.
 pub(in crate::jinja) const ATTRIBUTE: &str = "__attribute";
-/// The filter that refuses assignments to attributes of a namespace whose names begin with `_`.
+/// The filter for assignments to a namespace's attributes. It refuses names that begin with `_`.
 pub(in crate::jinja) const PRIVATE: &str = "__private";
 /// The filter for a list that a template may change.
 pub(in crate::jinja) const LIST: &str = "__list";

@@ -291,8 +291,8 @@ fn waited(tree: Tree<'_>) -> Option<u64> {
     waited.fold(None, |sum, ns| Some(sum.unwrap_or(0_u64).saturating_add(ns)))
 }
 
-/// Microseconds in which the quota of a control group around this process stopped it (cgroup-v2.rst, `cpu.stat`;
-/// version 1 counts nanoseconds).
+/// Microseconds for which a control group's quota has stopped this process: the largest number of any group around it
+/// (cgroup-v2.rst, `cpu.stat`; version 1 counts nanoseconds).
 fn throttled(tree: Tree<'_>) -> Option<u64> {
     let groups = tree.read("/proc/self/cgroup", &mut Notes::default())?;
     let mut most = None;

@@ -20,7 +20,7 @@ const MAX_ROUNDS: usize = 300;
 /// Maximum number of repetitions that are modelled one by one. If there are more, the repetition counts as unlimited.
 /// The only effect is that some terminals are divided needlessly.
 const MAX_COPIES: usize = 8;
-/// Maximum number of characters in repetitions that are modelled one by one.
+/// Maximum number of characters of all copies together, if a repetition is to be modelled copy by copy.
 const MAX_COPIED: usize = 64;
 
 /// Divides terminals until the longest match is the only reading.
