@@ -238,7 +238,7 @@ fn a_picture_is_shown_as_a_line_and_seen_by_later_questions() {
     fill(&projector);
     let picture = user.path("dot.bmp");
     let mut file = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
-    file.resize(54, 0);
+    file.resize(58, 0);
     fs::write(&picture, &file).unwrap();
     let cut = user.path("cut.bmp");
     fs::write(&cut, &file[..40]).unwrap();

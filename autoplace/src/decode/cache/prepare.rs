@@ -158,10 +158,10 @@ impl Cache {
     /// Writes the next rows of an idle sequence; with `is_last`, all that are left. Returns whether rows are left.
     fn restore_part(&mut self, lent: &mut Lent, seq: SeqId, is_last: bool) -> bool {
         let Some(stored) = &mut self.stored else { return false };
+        self.has_restored = true;
         if !is_last && !stored.has_time() {
             return true;
         }
-        self.has_restored = true;
         match stored.restore_part(&mut lent.context, is_last) {
             Some(is_left) => is_left,
             None => {

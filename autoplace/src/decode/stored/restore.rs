@@ -16,6 +16,8 @@ use crate::store::{Brought, Found, PromptStore, smoothed};
 /// Seconds for which running texts wait between two steps while rows are written. This is longer than the time for
 /// copying into the store, because here another text waits too.
 const TIME_AT_ONCE: f64 = 4e-3;
+/// Maximum of these seconds after a long step, such as the computation of a prompt.
+const MAX_TIME_AT_ONCE: f64 = 50e-3;
 
 /// If steps take long, the running texts wait for this part of a step's time, so that the other text does not wait for
 /// a hundred of these steps.
@@ -206,7 +208,7 @@ impl Stored {
 
 /// Bytes of rows to write between two steps, of which the last took this time.
 fn restored_at_once(seconds_per_write: Option<f64>, last_step: Duration) -> usize {
-    let time = TIME_AT_ONCE.max(PART_OF_A_STEP * last_step.as_secs_f64());
+    let time = (PART_OF_A_STEP * last_step.as_secs_f64()).clamp(TIME_AT_ONCE, MAX_TIME_AT_ONCE);
     let longer = time / TIME_AT_ONCE;
     let [least, most] = AT_ONCE_LIMITS;
     let bytes = seconds_per_write.map_or(AT_ONCE as f64 * longer, |per_byte| time / per_byte);
