@@ -95,8 +95,9 @@ pub(super) fn warm_up(
 /// If GPUs compute, reserves compute buffers for more numbers of tokens than llama.cpp itself does. These are a half, a
 /// quarter and an eighth of a batch, each of these three numbers minus one, and the largest number of tokens that GPUs
 /// leave to the CPU. One is subtracted because a power of two is often also a width of the model; its graph can then
-/// reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves buffers for all numbers. A
-/// whole batch is reserved again, because a change of adapters loses the room for as many rows of a picture.
+/// reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves buffers for all numbers. If
+/// the context has rows of pictures or sounds, a whole batch is reserved again, because a change of adapters loses the
+/// room for as many rows.
 ///
 /// llama.cpp rounds each number up to a multiple of the sequences (llama-context.cpp, `graph_reserve`).
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
@@ -109,7 +110,8 @@ pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error
         Verify::Full => (1..=n_ubatch).rev().collect::<Vec<_>>(),
         Verify::Off | Verify::Quick => halves.chain([MAX_NOT_OFFLOADED]).collect(),
     };
-    numbers.retain(|n_tokens| (1..=n_ubatch).contains(n_tokens));
+    let most = if context.reserves_rows() { n_ubatch } else { n_ubatch.saturating_sub(1) };
+    numbers.retain(|n_tokens| (1..=most).contains(n_tokens));
     numbers.into_iter().try_for_each(|n_tokens| context.reserve(n_tokens))
 }
 

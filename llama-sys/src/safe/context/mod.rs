@@ -263,6 +263,11 @@ impl Context {
         self.n_batch
     }
 
+    /// Whether buffers are also reserved for graphs of [rows](ContextParams::rows).
+    pub fn reserves_rows(&self) -> bool {
+        self.rows
+    }
+
     /// Maximum number of tokens in one graph.
     pub fn n_ubatch(&self) -> u32 {
         self.n_ubatch
