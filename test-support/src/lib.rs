@@ -37,6 +37,7 @@ pub mod prediction_heads;
 pub mod program;
 pub mod random_weights;
 pub mod replies;
+pub mod running;
 pub mod synthetic;
 pub mod table;
 pub mod tiny;

@@ -1,14 +1,16 @@
 //! A real llama-server on the demo model, compiled by `cargo xtask llama-server`.
 
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
+
+use crate::running::Running;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
 pub struct LlamaServer {
-    pub process: Child,
+    pub process: Running,
     pub url: String,
 }
 
@@ -19,7 +21,7 @@ impl LlamaServer {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut command = Command::new(program);
         command.args(["-m", DEMO, "--port", &free.port().to_string()]).args(arguments);
-        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let process = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let mut server = Self { process, url: format!("http://{free}") };
         // The loop goes on as long as the process runs.
         while ureq::get(format!("{}/health", server.url)).call().is_err() {
@@ -27,12 +29,5 @@ impl LlamaServer {
             sleep(Duration::from_millis(50));
         }
         server
-    }
-}
-
-impl Drop for LlamaServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

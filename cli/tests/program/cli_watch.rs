@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::cli_doctor::judged;
@@ -11,6 +11,7 @@ use crate::cli_support::{User, demo, text};
 use serde_json::{Value, json};
 use test_support::http::serve;
 use test_support::llama_server::LlamaServer;
+use test_support::running::Running;
 
 /// A card that has room for the whole demo model and is faster than any host.
 const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];
@@ -61,14 +62,14 @@ fn is_refused(user: &User, pid: u32, words: &[&str]) {
 }
 
 /// A process with this name and these arguments that does nothing.
-struct Process(Child);
+struct Process(Running);
 
 impl Process {
     fn new(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         // A shell that waits for input. It ignores the arguments after the two dashes.
         let mut command = Command::new("sh");
         command.arg0(name).args(["-s", "--"]).args(arguments).envs(environment.iter().copied());
-        Self(command.stdin(Stdio::piped()).spawn().unwrap())
+        Self(Running(command.stdin(Stdio::piped()).spawn().unwrap()))
     }
 
     /// A process whose command line is `ollama serve`. It is a shell, with the name `ollama`, that runs a script with
@@ -79,18 +80,11 @@ impl Process {
         let mut command = Command::new("sh");
         command.arg0("ollama").arg("serve").current_dir(script.parent().unwrap());
         command.env("OLLAMA_HOST", format!("127.0.0.1:{port}"));
-        Self(command.stdin(Stdio::piped()).spawn().unwrap())
+        Self(Running(command.stdin(Stdio::piped()).spawn().unwrap()))
     }
 
     fn id(&self) -> u32 {
         self.0.id()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

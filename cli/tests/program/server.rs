@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::NamedTempFile;
+use test_support::running::Running;
 
 use crate::cli_support::User;
 
@@ -21,7 +22,7 @@ pub(crate) const TEXT: &str = "/v1/completions";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
-    child: Child,
+    child: Running,
     /// The user in whose folders the server works.
     _user: User,
     /// The address, such as `127.0.0.1:12345`.
@@ -73,12 +74,13 @@ impl Server {
 
     fn spawned(mut program: Command, user: User) -> Self {
         let said = NamedTempFile::new().expect("a temporary file");
-        let mut child = program
+        let child = program
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(said.reopen().expect("a handle"))
             .spawn()
             .expect("the program starts");
+        let mut child = Running(child);
         let mut line = String::new();
         let stdout = child.stdout.as_mut().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("text");
@@ -96,28 +98,19 @@ impl Server {
     /// The maximum of the server's memory since [`reset_peak`](Self::reset_peak), in bytes.
     #[cfg(target_os = "linux")]
     pub(crate) fn peak(&self) -> u64 {
-        self.memory("VmHWM:")
+        self.child.memory("VmHWM").expect("it runs")
     }
 
     /// The server's memory now, in bytes.
     #[cfg(target_os = "linux")]
     pub(crate) fn held(&self) -> u64 {
-        self.memory("VmRSS:")
+        self.child.memory("VmRSS").expect("it runs")
     }
 
     /// Sets the maximum to the memory that the server uses now.
     #[cfg(target_os = "linux")]
     pub(crate) fn reset_peak(&self) {
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("it is a child of this process");
-    }
-
-    #[cfg(target_os = "linux")]
-    fn memory(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kib = line.and_then(|text| text.trim().strip_suffix(" kB")).expect("in KiB");
-        kib.parse::<u64>().expect("a number") << 10
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -194,13 +187,6 @@ impl Server {
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("it was started")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -12,11 +12,12 @@ mod rows;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use autoplace::gguf::TensorType;
+use test_support::running::Running;
 use test_support::synthetic::{Sketch, in_32_bits, mmproj};
 use test_support::{embedding_models, random_weights};
 
@@ -119,15 +120,8 @@ struct Target {
 }
 
 struct Server {
-    process: Child,
+    process: Running,
     address: String,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Server {
@@ -153,7 +147,7 @@ impl Server {
             Setup::Sees => _ = shell.arg("--mmproj").arg(models.join("mmproj.gguf")),
         }
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = shell.spawn().unwrap();
+        let mut process = Running(shell.spawn().unwrap());
         let mut said = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
         let address = said.trim_end().strip_prefix("listening on http://").map(str::to_owned);
@@ -210,10 +204,7 @@ impl Server {
 
     /// The server's peak memory in KiB.
     fn peak(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = peak.and_then(|value| value.trim().strip_suffix(" kB"));
-        kib.expect("VmHWM in kB").parse().unwrap()
+        self.process.memory("VmHWM").expect("VmHWM in kB") >> 10
     }
 
     fn stop_worker(&self) {

@@ -11,12 +11,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use test_support::running::Running;
 
 /// Words of the prompts. In most vocabularies, each word is one or two tokens.
 const WORDS: [&str; 16] = [
@@ -141,17 +142,10 @@ impl Kind {
     }
 }
 
-/// A running server, which is ended when this value is dropped.
+/// A running server.
 struct Server {
-    process: Child,
+    process: Running,
     address: SocketAddr,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Server {
@@ -161,7 +155,7 @@ impl Server {
         let log = std::env::temp_dir().join(format!("first-token-{}.log", address.port()));
         let mut command = kind.command(model, address.port(), sequences, n_ctx, more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
-        let process = command.spawn().with_context(|| format!("{command:?}"))?;
+        let process = Running(command.spawn().with_context(|| format!("{command:?}"))?);
         let mut server = Self { process, address };
         let begun = Instant::now();
         while !server.is_ready() {
@@ -174,18 +168,12 @@ impl Server {
 
     /// The peak memory of the process, in bytes (Linux).
     fn peak_memory(&self) -> Option<u64> {
-        self.status("VmHWM:")
+        self.process.memory("VmHWM")
     }
 
     /// The current memory of the process, in bytes (Linux).
     fn memory(&self) -> Option<u64> {
-        self.status("VmRSS:")
-    }
-
-    fn status(&self, name: &str) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+        self.process.memory("VmRSS")
     }
 
     fn is_ready(&self) -> bool {
