@@ -44,7 +44,7 @@ pub mod tiny;
 mod waiting;
 
 pub use synthetic::shapes;
-pub use waiting::{meanwhile, wait};
+pub use waiting::{meanwhile, settled, wait};
 
 use std::path::{Path, PathBuf};
 

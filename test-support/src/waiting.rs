@@ -13,6 +13,21 @@ pub fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The value of `read` once it has stayed the same for a tenth of a second. A thread that writes a small file has another
+/// open file meanwhile, and Linux counts a thread for a moment after it was joined.
+#[track_caller]
+pub fn settled<T: PartialEq>(mut read: impl FnMut() -> T) -> T {
+    let (mut value, mut since) = (read(), Instant::now());
+    wait("stays the same", || {
+        let now = read();
+        if now != value {
+            (value, since) = (now, Instant::now());
+        }
+        since.elapsed() >= Duration::from_millis(100)
+    });
+    value
+}
+
 /// Calls `ask` repeatedly until `done` has returned.
 pub fn meanwhile(done: impl FnOnce() + Send, mut ask: impl FnMut()) {
     thread::scope(|scope| {

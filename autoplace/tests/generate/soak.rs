@@ -12,8 +12,8 @@ use autoplace::generate::{FinishReason, TokenStream};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
 use autoplace::plan::{Plan, Request};
-use test_support::demo_path;
 use test_support::random_weights::Dice;
+use test_support::{demo_path, settled};
 
 /// How often each operation was carried out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -173,6 +173,7 @@ fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
         }
         soak.model = None;
         assert_eq!(soak.card.used(), 0, "the card's memory is not free");
+        settled(|| held().map(|[.., files, threads]| [files, threads]));
         let held = held().unwrap();
         let done = [soak.tally.tokens, soak.tally.opened, soak.tally.replaced];
         let cells = done.into_iter().chain(held).chain([soak.card.used()]).map(|cell| cell.to_string());

@@ -12,6 +12,7 @@ use autoplace::load::{Breakdown, NativeProbe};
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 use test_support::random_weights::DIMS;
+use test_support::settled;
 use test_support::synthetic::Sketch;
 
 /// The number of probes in a round, and the number of rounds. A leak can be seen in every round, but the allocator's
@@ -149,7 +150,7 @@ fn thousands_of_probes_leave_nothing_behind() {
         ask(n);
     }
     HEARD.store(0, Ordering::Relaxed);
-    let traces = Traces::now();
+    let traces = settled(Traces::now);
 
     let sanitized = std::env::var_os(SANITIZED).is_some();
     let (rounds, probes) = if sanitized { (1, PROBES / 5) } else { (ROUNDS, PROBES) };
@@ -166,7 +167,7 @@ fn thousands_of_probes_leave_nothing_behind() {
         growth.last().is_some_and(|&bytes| bytes < GROWTH)
     });
     assert!(sanitized || is_level, "{growth:?} bytes");
-    assert_eq!(Traces::now(), traces);
+    assert_eq!(settled(Traces::now), traces);
 
     // If several threads ask at once, they get the same answers.
     std::thread::scope(|scope| {
@@ -179,10 +180,7 @@ fn thousands_of_probes_leave_nothing_behind() {
             });
         }
     });
-    // Some of the threads may not have ended completely yet.
-    let threads = traces.threads;
-    let now = Traces::now();
-    assert_eq!(Traces { threads, ..now }, traces);
+    assert_eq!(settled(Traces::now), traces);
     for card in &cards {
         assert_eq!((card.used(), card.buffers()), (0, 0));
     }
