@@ -13,8 +13,8 @@ pub fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The value of `read` once it has stayed the same for a tenth of a second. A thread that writes a small file has another
-/// open file meanwhile, and Linux counts a thread for a moment after it was joined.
+/// The value of `read` once it has stayed the same for a tenth of a second. A thread that writes a small file has
+/// another open file meanwhile, and Linux counts a thread for a moment after it was joined.
 #[track_caller]
 pub fn settled<T: PartialEq>(mut read: impl FnMut() -> T) -> T {
     let (mut value, mut since) = (read(), Instant::now());
