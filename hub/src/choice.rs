@@ -154,7 +154,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Placed {
-    /// The number of layers on GPUs. The output layer is counted first.
+    /// The number of layers on GPUs, counted from the output layer backwards.
     pub n_gpu_layers: u32,
     /// The number of all layers, including the output layer.
     pub layers: u32,

@@ -31,7 +31,7 @@ pub enum Step {
     Fill,
 }
 
-/// One placement, from before its load to its last step. Sizes in bytes.
+/// The memory of one placement at each stage, from before its load to its last step. Sizes in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stages {

@@ -74,7 +74,7 @@ impl<'s> Outlook<'s> {
         let model = &self.state.models[index];
         let chance = self.chance(index);
         let load = model.load_seconds(&self.state.machine);
-        // Requests also wait in the queue of a placement for few texts at once, as in `PoolPlan::decide`.
+        // The wait in the queue counts too, as in `PoolPlan::decide`: it is longer if fewer texts run at once.
         let seconds = |rung: &Rung| {
             let seconds = model.demand.seconds(&rung.plan);
             seconds + model.demand.queue_seconds(seconds, rung.sequences(), self.state.now)

@@ -42,7 +42,7 @@ impl Default for Demand {
 }
 
 impl Demand {
-    /// Counts a request that came now. `is_turn`: whether the pool's previous request was for another model.
+    /// Counts a request that arrives at `now`. `is_turn`: whether the pool's previous request was for another model.
     pub fn count_request(&mut self, now: Duration, is_turn: bool) {
         let fade = self.fade(now);
         self.weight = self.weight * fade + 1.0;

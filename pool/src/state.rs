@@ -20,7 +20,7 @@ const RELOADING: f64 = 30.0;
 /// The most models that may be unloaded or moved for others in a minute, however short their loads are.
 const MAX_RELOADS: u32 = 30;
 
-/// The maximum share of the time that counts as busy. With a larger share, a queue would never end.
+/// The maximum share of the time that counts as busy. Near 1, predicted times would grow without bound.
 const MAX_BUSY: f64 = 0.8;
 
 /// Seconds of a load in addition to reading its file: the process, the context, the warm-up.

@@ -35,7 +35,7 @@ struct Follower {
 }
 
 impl Succession {
-    /// Counts a request that came now.
+    /// Counts a request that arrives at `now`.
     pub fn wanted(&mut self, name: &str, now: Duration) {
         let last = self.last.replace((name.to_owned(), now));
         let Some((last, at)) = last else { return };
@@ -105,7 +105,7 @@ mod tests {
         }
         assert_eq!(seen.last(), Some(("b", at(920))));
         assert!(seen.chance("a", "b", 0.5) > 0.9 && seen.chance("a", "a", 0.5) < 0.1);
-        // A model that has not followed yet is expected as soon as one that has.
+        // Neither `b` nor `c` has followed `b` yet: their gap is the mean gap of the models that have.
         let gaps = [("a", "b"), ("b", "a"), ("b", "b"), ("b", "c")].map(|(from, to)| seen.gap(from, to));
         assert_eq!(gaps, [Some(20.0), Some(80.0), Some(80.0), Some(80.0)]);
         assert_eq!(seen.gap("c", "a").map(f64::round), Some(49.0));

@@ -28,7 +28,7 @@ pub(super) struct Slot {
 }
 
 // SAFETY: the memory behind the raw structs lives until the process ends and is never written after `Slot::new`: ggml
-// only reads vtables and contexts (ggml-backend-impl.h). All other fields are Rust types that guard themselves.
+// only reads vtables and contexts (ggml-backend-impl.h). All other fields are `Send` and `Sync`.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}

@@ -81,7 +81,7 @@ pub(super) enum Pattern {
 pub(super) enum Mixer {
     /// A state space with one group. Its convolution covers only the inner width.
     Mamba,
-    /// A state space with several groups, or the delta rule, whose sizes have the same names.
+    /// A state space with several groups; or the delta rule, whose sizes have the same keys in the header.
     Mamba2,
     /// Receptance-weighted keys and values.
     Rwkv,
@@ -126,7 +126,8 @@ pub(super) struct Attention {
     pub(super) compressed: bool,
     /// The blocks that attend to a window.
     pub(super) windowed: Windowed,
-    /// If the blocks have an index, the number of rows that the index of a block pools.
+    /// If blocks have an index: the vectors that an index with pooled keys has for each token. They are the key, the
+    /// pooled key and, in some architectures, the gate.
     pub(super) indexed: Option<u32>,
 }
 

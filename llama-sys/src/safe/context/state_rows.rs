@@ -36,8 +36,8 @@ const LONG_RANGE: usize = 4096;
 /// In the bytes of a shape, this byte marks a cache whose rows contain a position and a `llama_kv_cell_ext`.
 const WITH_POSITIONS: u8 = 2;
 
-/// The bytes of a shape may state at most this many bytes for a token in a lane, and this many equal lanes. Bytes with
-/// a higher number do not describe a shape.
+/// Limits for a shape that is read from bytes: the bytes of a token in one lane, and the number of equal lanes.
+/// [`RowShape::from_bytes`] refuses a shape that exceeds them.
 const MAX_LANE_BYTES: usize = 1 << 24;
 const MAX_LANES: u32 = 1 << 20;
 
@@ -553,7 +553,7 @@ unsafe extern "C" fn put_between(user: *mut c_void, data: *const c_void, size: u
     // SAFETY: `cells` passes a pointer to its cells, which nobody else uses during the call.
     let cells = unsafe { &mut *user.cast::<Cells>() };
     cells.at += size as u64;
-    // SAFETY: `put` gets a pointer to a `Vec<u8>`, and there are `size` bytes (native/shim.cpp, range_writer).
+    // SAFETY: `put` gets a pointer to a `Vec<u8>`, and `data` has `size` bytes (native/shim.cpp, range_writer).
     unsafe { put((&raw mut cells.between).cast(), data, size) }
 }
 

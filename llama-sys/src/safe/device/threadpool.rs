@@ -34,8 +34,8 @@ impl Threadpool {
     }
 }
 
-/// Makes a `llama_context` without our [`Context`](crate::Context) compute with a pool of `n_threads` threads, as
-/// llama.cpp's own programs do. Benchmarks use it to compare a bare loop over llama.cpp with a
+/// Attaches a pool of `n_threads` threads, as llama.cpp's own programs do, to a `llama_context` that no
+/// [`Context`](crate::Context) owns. Benchmarks use it to compare a bare loop over llama.cpp with a
 /// [`Context`](crate::Context). The pool lives until the process ends.
 ///
 /// # Errors

@@ -199,7 +199,7 @@ impl Candidates {
     ) -> Result<bool, Failure> {
         let all = self.list.as_mut_ptr().cast::<raw::llama_token_data>();
         let mut array = raw::llama_token_data_array {
-            // SAFETY: `start` is within the list, and a candidate has the layout of its entries.
+            // SAFETY: `start` is within the list, and a `Candidate` has the layout of a `llama_token_data`.
             data: unsafe { all.add(self.start) },
             size: self.len(),
             selected: -1,

@@ -103,8 +103,8 @@ pub(super) fn with_room_for_all((machine, models, wishes): (&Machine, &[TracedMo
     sim::run((&machine, models, wishes), Caching::Nothing, &mut Fixed { rungs, is_shared: false })
 }
 
-/// The report of the fixed placements, all loaded at the same time, with which requests wait least; `None` if the
-/// models do not fit together. For up to three models, all combinations are tried. For more models, one rung after
+/// The report of the fixed placements that make requests wait least. All models are loaded at the same time; `None` if
+/// they do not fit together. For up to three models, all combinations are tried. For more models, one rung after
 /// another is changed as long as that helps.
 pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<Report> {
     let (machine, models, wishes) = trace;

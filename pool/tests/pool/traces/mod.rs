@@ -68,7 +68,7 @@ fn chat_and_titles(seed: u64) -> Trace {
 }
 
 /// Two hours in which an agent writes code with one model, searches with an embedder, and summarises with a third. A
-/// model of 1B that writes one token takes the place of the embedder.
+/// model of 1B, which writes one token, stands in for the embedder.
 fn agent(seed: u64) -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![

@@ -141,7 +141,7 @@ pub(crate) struct Report {
     pub(crate) moves: u32,
 }
 
-/// What requests waited for, in seconds.
+/// Seconds that requests lost, by cause.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Parts {
     /// Their model was not loaded, was being read, or was about to leave.

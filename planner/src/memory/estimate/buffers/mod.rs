@@ -244,7 +244,7 @@ impl Buffers {
                 step.feed_forward += self.ffn_step + copied.min(4 * self.stream).min(largest);
             } else if own && self.has_experts {
                 // If another device computes the experts, this GPU only multiplies their results by the experts'
-                // weights and adds them up. If this GPU borrows the experts, `borrowed` counts the step.
+                // weights and adds them up. If this GPU borrows the experts, `borrowed` returns the bytes of the step.
                 step.feed_forward += self.ffn_out + if self.offloads_blocks { 0 } else { self.ffn_out + self.stream };
             }
             if borrows {
@@ -346,7 +346,8 @@ impl Buffers {
         }
     }
 
-    /// Bytes of a weight and of a cache next to it, if the cache fits into the weight's gap; otherwise 0.
+    /// Bytes of the buffer if a cache lies next to a weight, in the gap that another weight left. 0 for a cache that
+    /// does not fit there, because it has the bytes of two weights or more.
     fn stacked(&self, host: &Largest, cache: u128, base: u128) -> u128 {
         let weight = u128_of(host.up.max(host.down));
         if cache < 2 * weight { weight + cache + base + self.stream } else { 0 }
