@@ -133,7 +133,7 @@ pub enum KvPlace {
     Given,
     /// With the layer, or all caches on the host if this is faster because the GPUs then have room for more layers.
     /// With the caches on the host, each token waits for the keys and values of its whole context, so this is
-    /// worthwhile only in short contexts. The prompt counts as much as in the [`Workload`].
+    /// worthwhile only in short contexts. The times of the whole [`Workload`] are compared, prompt included.
     Auto,
 }
 

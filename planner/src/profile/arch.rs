@@ -126,8 +126,8 @@ pub(super) struct Attention {
     pub(super) compressed: bool,
     /// The blocks that attend to a window.
     pub(super) windowed: Windowed,
-    /// If blocks have an index: the vectors that an index with pooled keys has for each token. They are the key, the
-    /// pooled key and, in some architectures, the gate.
+    /// If blocks have an index: the number of vectors for each token in an index with pooled keys (the key, the pooled
+    /// key and, in some architectures, a gate).
     pub(super) indexed: Option<u32>,
 }
 
@@ -251,12 +251,12 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
         "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, full, Unread),
         "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, compressed, Unread),
         "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, compressed, AsOthers),
-        // The index pools three rows: a key, a gate and the pooled row.
+        // The index has three vectors for each token: a key, a gate and the pooled key.
         "glm5-next" => hybrid(Kda, WithoutKeyHeads, Attention { indexed: Some(3), ..compressed }, Nothing),
         "nemotron_h" | "nemotron_h_moe" => hybrid(Mamba2, WithoutKeyHeadsAndForward, full, AsOthers),
         "falcon-h1" => hybrid(Mamba2, Every, full, Unread),
         "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), full, Nothing),
-        // The index pools two rows: a key and the pooled row.
+        // The index has two vectors for each token: a key and the pooled key.
         "qwen4exp" => hybrid(Mamba2, AllButEvery(4), Attention { indexed: Some(2), ..full }, Nothing),
         "minimax-01" => hybrid(Lightning, AllButEvery(8), full, Unread),
         _ => return None,

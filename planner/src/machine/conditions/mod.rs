@@ -135,7 +135,8 @@ impl RateConditions {
     }
 }
 
-/// Checks within two milliseconds whether no other work currently needs a core of this computer.
+/// Checks within two milliseconds whether hardly any other work currently needs a core of this computer: at most one
+/// thread for every 16 cores.
 pub fn looks_quiet() -> bool {
     let tree = Tree(Path::new("/"));
     let looks = (0..3).map(|look| {
@@ -291,8 +292,8 @@ fn waited(tree: Tree<'_>) -> Option<u64> {
     waited.fold(None, |sum, ns| Some(sum.unwrap_or(0_u64).saturating_add(ns)))
 }
 
-/// Microseconds for which a control group's quota has stopped this process: the largest number of any group around it
-/// (cgroup-v2.rst, `cpu.stat`; version 1 counts nanoseconds).
+/// Microseconds for which a control group's quota has stopped this process: the largest number of any group around the
+/// process (cgroup-v2.rst, `cpu.stat`; version 1 counts nanoseconds).
 fn throttled(tree: Tree<'_>) -> Option<u64> {
     let groups = tree.read("/proc/self/cgroup", &mut Notes::default())?;
     let mut most = None;

@@ -91,8 +91,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that would fit if each GPU needed a few bytes less than the estimate. The reason is that the
-    /// probe of one kind of run tells little about another kind.
+    /// The cheapest path that would fit if each GPU needed up to `MAX_SLACK_BYTES` less than the corrected estimate.
+    /// Such a path deserves a probe, because the probes of one kind of run tell little about another kind.
     fn search_with_slack(&mut self) -> Result<Option<Found>, Error> {
         self.constraints.has_slack = true;
         let found = self.placements.search(&self.constraints);

@@ -1,4 +1,4 @@
-//! The uncertainty of the estimate: bytes by which a compute buffer may be larger than by its formula.
+//! The uncertainty of the estimate: bytes by which a compute buffer may exceed its formula.
 //!
 //! Each term has one cause in llama.cpp. A probe asks llama.cpp itself, so for a probed placement all terms are zero.
 //! The sum of the terms is a coarse bound. With a probe, it only guides the search to the placements that are probed.
