@@ -42,8 +42,8 @@ impl PlannedFile {
     }
 }
 
-/// What decides which file is chosen. If two files meet a preference equally well, the one with more bits per weight is
-/// better. If they also have the same number of bits, the faster one is better.
+/// The rule by which one of the files is chosen. If two files meet a preference equally well, the one with more bits
+/// per weight is better. If they also have the same number of bits, the faster one is better.
 ///
 /// As text, a preference is written as `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -122,7 +122,7 @@ pub struct Choice {
     pub reason: String,
 }
 
-/// What planning one file has shown.
+/// The result of planning one file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
@@ -164,7 +164,7 @@ pub struct Placed {
     pub split_blocks: u32,
     /// The predicted speed of generation in tokens per second, for the workload; `None` for embeddings.
     pub tokens_per_second: Option<f64>,
-    /// What the prediction is based on.
+    /// The basis of the prediction.
     pub basis: Option<Basis>,
 }
 

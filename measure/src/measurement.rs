@@ -61,7 +61,7 @@ pub struct Point {
     pub placement: Option<Measured>,
     /// The reason why the measurement is missing or incomplete.
     pub failure: Option<String>,
-    /// At each depth, one row for each prompt length, and one row for the tokens that are generated after it.
+    /// At each depth, one row for each prompt length, and one row for the tokens that are generated after the prompts.
     pub rows: Vec<Row>,
     /// The state of the machine during the measurement.
     pub conditions: Conditions,

@@ -224,8 +224,8 @@ impl Stages {
     }
 
     /// The first fault, in words: the last stage failed, a GPU's allocated bytes are not the planned bytes, or a GPU
-    /// lost more memory besides them than the plan had left free. A [refusal](Outcome::Refused) is no fault, because
-    /// nothing was promised.
+    /// lost more memory in addition to these bytes than the plan had left free. A [refusal](Outcome::Refused) is no
+    /// fault, because nothing was promised.
     pub fn fault(&self) -> Option<String> {
         let failure = self.outcome.failure().map(str::to_owned);
         failure.or_else(|| self.gpus.iter().find_map(StagedGpu::fault))

@@ -122,8 +122,8 @@ impl PoolPlan {
     /// smaller, unload idle models, shrink others, or wait for texts to end. The prediction uses the demand of the last
     /// ten minutes.
     ///
-    /// `plan` makes a plan for the model with this index in the state. It is called once more for each model that
-    /// changes, because the exact bytes that the others leave lie between two rungs of its [ladder](crate::Ladder).
+    /// `plan` makes a plan for the model with this index in the state. It is called for each model that changes,
+    /// because the exact bytes that the others leave lie between two rungs of the model's [ladder](crate::Ladder).
     ///
     /// # Errors
     ///
@@ -149,9 +149,9 @@ impl PoolPlan {
     }
 
     /// Decides what to load before the next request, which usually follows the last one, and which models make room for
-    /// it. `plan` is as in [`decide`](Self::decide). `None` if the next two requests are expected to wait as long, if
-    /// requests wait now, if [`Limits::anticipate`](crate::Limits::anticipate) is off, or if enough models were
-    /// reloaded lately. Models with running texts stay as they are.
+    /// it. `plan` is as in [`decide`](Self::decide). `None` if the next two requests are expected to wait as long
+    /// without these loads, if requests wait now, if [`Limits::anticipate`](crate::Limits::anticipate) is off, or if
+    /// enough models were reloaded lately. Models with running texts stay as they are.
     pub fn anticipate(
         state: &PoolState,
         mut plan: impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
@@ -247,8 +247,8 @@ impl PoolPlan {
     }
 }
 
-/// Plans the models that change once more, each for exactly the bytes that the others leave. The model of the last step
-/// comes first.
+/// Makes a second plan of each model that changes, for exactly the bytes that the others leave. The model of the last
+/// step comes first.
 fn polish(
     state: &PoolState,
     arrangement: &mut Arrangement,

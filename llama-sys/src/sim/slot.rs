@@ -13,8 +13,8 @@ use crate::raw;
 pub const MAX_CARDS: usize = 15;
 
 /// A place for a card: a registry entry with its one device and the device's buffer types. ggml cannot free any of
-/// these while somebody may hold a pointer to them. So there are [`MAX_CARDS`] slots as long as the process lives.
-/// Cards are put into them and removed from them.
+/// these while somebody may hold a pointer to them. So there are [`MAX_CARDS`] slots as long as the process lives, each
+/// for one card after another.
 pub(super) struct Slot {
     pub(super) name: CString,
     pub(super) host_name: CString,

@@ -158,7 +158,7 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     state.entries.iter().filter(free).find(is_idle).map(|entry| Task::Unload(entry.id))
 }
 
-/// The time until the next task is due without a request.
+/// The time until the next task is due, if no request comes.
 fn soonest(state: &State, now: Duration) -> Duration {
     let waiters = state.waiters.iter().map(|waiter| waiter.not_before);
     let idle = state.entries.iter().filter(|entry| entry.loaded.is_some() && entry.handles == 0);

@@ -103,7 +103,7 @@ impl Context {
     /// `sched_reserve`). A graph of a size between these two may run on other devices and need more memory: only from
     /// 32 tokens on does a GPU compute with weights that lie on the host. If the context pools its sequences, all of
     /// them get the same number of tokens, so the graph may have fewer than `n_tokens`. If the context computes
-    /// [rows](crate::ContextParams::rows), it reserves for as many rows too.
+    /// [rows](crate::ContextParams::rows), a graph of as many rows is reserved too.
     ///
     /// # Errors
     ///

@@ -165,7 +165,7 @@ impl Candidates {
     }
 
     /// Replaces each candidate's logit by the result of `change` for its token and logit, and clears the choice. A NaN
-    /// becomes negative infinity. So this token is chosen only if no other is left.
+    /// becomes negative infinity. A token with this logit is chosen only if no other is left.
     pub fn map_logits(&mut self, mut change: impl FnMut(Token, f32) -> f32) {
         for Candidate(data) in &mut self.list[self.start..self.end] {
             let logit = change(data.id, data.logit);
