@@ -109,7 +109,7 @@ fn sees() -> Result<(), Failed> {
         let [projector] = &plan.companions[..] else { panic!("{plan}") };
         let bytes = projector.bytes.gpu.total();
         assert!(bytes > 0 && plan.placements[0].companions >= bytes, "{plan}");
-        // A text without a picture is as ever.
+        // A text without a picture is the same as before.
         assert_eq!(text(&handle)?, TEXT.as_str());
         asked(&handle)?
     };

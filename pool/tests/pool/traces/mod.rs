@@ -306,7 +306,7 @@ fn bounds_of_five_traces() {
     }
 }
 
-/// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.
+/// Prints numbers that show why the router's requests wait so long in the fourth trace, and less in the held-out one.
 #[test]
 #[ignore = "prints two lines"]
 fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {
