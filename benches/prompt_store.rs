@@ -343,8 +343,8 @@ fn waits(engine: &Engine, model: &Model, long: &[Token], seed: u32) -> Vec<Wait>
     all.into_iter().skip_while(|wait| wait.whole < wait.step / 2).collect()
 }
 
-/// The engine of a model that holds a long text, and has two more places. The engine may run far ahead of its readers,
-/// so that the measured waits are waits for the engine.
+/// A model, and its engine, which holds a long text and has two more places. The engine may run far ahead of its
+/// readers, so that the measured waits are waits for the engine.
 fn with_long_text(builder: ModelBuilder, long: &[Token]) -> (Model, Engine) {
     let model = builder.n_threads(threads()).load().expect("the model loads");
     let engine = Engine::builder(&model).prompt_chunk(512).ahead(4096).start().expect("the context is free");

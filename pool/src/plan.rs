@@ -119,8 +119,8 @@ pub struct DeviceLeft {
 impl PoolPlan {
     /// Decides how to make room for the model `wanted`. Without `wanted`, decides whether loaded models should shrink,
     /// grow or be unloaded. The plan is the one in which requests are predicted to wait least: it may place the model
-    /// smaller, unload idle models, shrink others, or wait for texts to end. The prediction uses the demand of the last
-    /// ten minutes.
+    /// smaller, unload idle models, shrink others, or wait for texts to end. The prediction uses the demand of about
+    /// the last ten minutes.
     ///
     /// `plan` makes a plan for the model with this index in the state. It is called for each model that changes,
     /// because the exact bytes that the others leave lie between two rungs of the model's [ladder](crate::Ladder).

@@ -119,11 +119,11 @@ pub struct ModelState {
     pub ladder: Ladder,
     /// Its placement; `None` while it is not loaded.
     pub loaded: Option<Rung>,
-    /// The demand for it.
+    /// The demand for the model.
     pub demand: Demand,
-    /// Number of requests that wait for it.
+    /// Number of requests that wait for the model.
     pub waiting: u32,
-    /// Number of texts that it generates now.
+    /// Number of texts that the model generates now.
     pub texts: u32,
     /// The predicted time until these texts end.
     pub ends_in: Duration,

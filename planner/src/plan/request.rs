@@ -420,8 +420,8 @@ impl Request {
         self
     }
 
-    /// Sets the tokens of a batch that may request logits. The default is 1, which is enough to generate; 0 means
-    /// all tokens, llama.cpp's default.
+    /// Sets how many tokens of a batch may request logits. The default is 1, which is enough to generate; 0 means all
+    /// tokens, llama.cpp's default.
     pub fn n_outputs_max(mut self, rows: u32) -> Self {
         self.params.n_outputs_max = rows;
         self

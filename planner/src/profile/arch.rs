@@ -159,18 +159,19 @@ pub(super) enum Predicting {
 pub(super) enum Indexer {
     /// Every block has an index, in addition to compressed keys.
     Every,
-    /// The blocks that the header lists, in addition to compressed keys (models/glm-dsa.cpp, `load_arch_hparams`).
-    /// Without a list, these are the blocks of GLM 5.2 if the training context has at least this many tokens, otherwise
-    /// all blocks.
+    /// The blocks that the header lists have an index, in addition to compressed keys (models/glm-dsa.cpp,
+    /// `load_arch_hparams`). Without a list, these are the blocks of GLM 5.2 if the training context has at least this
+    /// many tokens, otherwise all blocks.
     Glm(u32),
-    /// The blocks that the header lists, in addition to compressed keys, if the header states how many keys to select.
+    /// The blocks that the header lists have an index, in addition to compressed keys, if the header states how many
+    /// keys to select.
     ListedIfChoosing,
     /// The blocks that the header lists have an index; the other blocks attend to a window. All keys are compressed.
     ListedBesideWindows,
-    /// The blocks that are not dense, in addition to keys and values.
+    /// The blocks that are not dense have an index, in addition to keys and values.
     AfterDense,
-    /// The blocks that the header lists (all blocks if there is no list), in addition to compressed keys. Other blocks
-    /// may use these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
+    /// The blocks that the header lists (all blocks if there is no list) have an index, in addition to compressed keys.
+    /// Other blocks may use these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
     ListedAndReused,
     /// Every block keeps a window, and compressed caches of the tokens before it.
     Distilled,

@@ -106,7 +106,8 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
     }
 }
 
-/// The answers that can be given now: handles of models that are ready, and errors for requests that waited too long.
+/// The answers that can be given now: handles of models that are ready, and errors for requests that waited too long or
+/// whose model was removed.
 fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
     let mut due = Vec::new();
     let waiters = std::mem::take(&mut state.waiters);
