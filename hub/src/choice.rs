@@ -50,7 +50,7 @@ impl PlannedFile {
 #[non_exhaustive]
 pub enum Preference {
     /// The file with the best quality of those that generate at least 20 tokens per second. If no file is that fast,
-    /// the fastest file with at least 4 bits per weight.
+    /// the fastest file with at least 4 bits per weight. If there is no such file either, the fastest file.
     #[default]
     Auto,
     /// The fastest file with at least this many bits per weight. The bits are a mean over the matrices of all blocks.

@@ -6,9 +6,9 @@ use autoplace::Plan;
 use autoplace::machine::Machine;
 use autoplace::plan::PlacementKind;
 
-/// The bytes that a placement takes of each device of a machine: its footprint, its companions, and the headroom
-/// without its margin, which includes the prompt store's limit. The margin is listed apart, because all models on a
-/// device share one margin.
+/// The bytes that a placement takes of each device of a machine: its footprint, its companions, and its headroom
+/// without the margin. The headroom includes the limit of the prompt store. The margin is listed apart, because all
+/// models on a device share one margin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HeldBytes {

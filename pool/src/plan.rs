@@ -28,7 +28,7 @@ pub struct PoolPlan {
     pub models: Vec<PlannedModel>,
     /// The devices after the last step: the GPUs in the machine's order, then the host.
     pub devices: Vec<DeviceLeft>,
-    /// The reasons: a sentence for each step, and for each step that was left out.
+    /// The reasons: a sentence for each step, and further sentences, such as one about steps that are not allowed now.
     pub reasons: Vec<String>,
     /// Predicted seconds that requests wait because of this decision, during the next ten minutes.
     pub price: f64,
@@ -67,7 +67,7 @@ pub enum Step {
         /// The model.
         model: String,
     },
-    /// Re-place this model, so that it is faster.
+    /// Re-place this model, so that it is faster or computes more texts at once.
     Grow {
         /// The model.
         model: String,

@@ -53,7 +53,8 @@ pub struct PoolState {
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
-    /// the room that is left, or waits. `None`: eight, or more if the loads together take less than half of the minute.
+    /// the room that is left, or waits. `None`: eight, or up to 30 if the loads together take at most half of the
+    /// minute.
     pub reloads_per_minute: Option<u32>,
     /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
     /// for all free bytes.

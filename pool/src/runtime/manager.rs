@@ -284,11 +284,12 @@ fn preload(shared: &Arc<Shared>, id: Id) {
 }
 
 /// The pool decides anew only if a model is wanted next with at least this probability. A decision asks the machine for
-/// its free memory, which takes too long for each request.
+/// its free memory, which takes too long to be done after each request.
 const LIKELY: f64 = 0.25;
 
 impl State {
-    /// Whether a model that is not loaded, or that is not in its fastest placement, is likely to be wanted next.
+    /// Whether a model is likely to be wanted next that is not loaded, or that is over 10 % slower than in its fastest
+    /// placement.
     fn is_worth_anticipating(&self, now: Duration) -> bool {
         let Some((last, _)) = self.succession.last().filter(|_| self.limits.anticipate && self.waiters.is_empty())
         else {
