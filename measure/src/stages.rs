@@ -73,7 +73,8 @@ pub struct StagedGpu {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reading {
-    /// The stage: `opened` (before the load), `loaded`, and then `prompt`, `decoded` or `full` after a [`Step`].
+    /// The stage: `unopened` and `opened` (before the load), `loaded`, and then `prompt`, `decoded` or `full` after a
+    /// [`Step`].
     pub stage: String,
     /// Tokens of the text: the prompt and the generated tokens. The last generated token is not computed.
     pub depth: usize,

@@ -83,7 +83,7 @@ impl Slot {
         self.card.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this is the buffer type of the card's own memory.
+    /// Whether this is the buffer type of the card's memory, or of files that are mapped into it.
     pub(super) fn owns(&self, buft: raw::ggml_backend_buffer_type_t) -> bool {
         buft == self.buft || buft == self.mapped_buft
     }
