@@ -114,8 +114,8 @@ impl From<u32> for GpuLayers {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// The placement with the most predicted tokens per second. Layers go to the GPU that reads fastest, and experts
-    /// that do not fit stay on the host.
+    /// The placement in which the predicted time of the [`Workload`] is shortest. Layers go to the GPU that reads
+    /// fastest, and experts that do not fit stay on the host.
     #[default]
     Fastest,
     /// The placement with the most layers on GPUs: the largest `n_gpu_layers` that fits, with whole layers, on as few
@@ -146,7 +146,7 @@ pub enum KvPlace {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MoeCache {
-    /// A cache of the best size, if it reduces the time of the workload by a tenth.
+    /// A cache of the best size, if it makes the workload at least 1.1 times as fast.
     #[default]
     Auto,
     /// No cache: the host computes with the experts that stay there.
