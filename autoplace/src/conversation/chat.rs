@@ -42,7 +42,7 @@ use crate::run::token_stream::TokenStream;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
-    /// A request with the settings of the answers. Each answer replaces its prompt.
+    /// A request with the settings of the answers. For each answer, a copy of it gets the prompt.
     pub(super) generate: GenerateRequest,
     /// The engine that generates the answers. `None` if the chat generates each answer with a stream of its own.
     engine: Option<Engine>,

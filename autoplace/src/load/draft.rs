@@ -97,8 +97,7 @@ impl LoadOptions {
         Ok((draft, allocated.max(shrunk)))
     }
 
-    /// Compares the bytes that a draft model or a projector took of its GPU with the plan. Returns a note about the
-    /// difference.
+    /// Compares the GPU memory that a draft model or a projector took with the planned bytes. Returns a note about it.
     pub(super) fn judge_companion(
         &self,
         planned: &PlannedCompanion,

@@ -304,7 +304,7 @@ fn a_waiting_text_is_restored_while_another_text_goes_on() {
                 let whole: Vec<Token> = begun.token.into_iter().chain(answered(running).tokens).collect();
                 assert_eq!(whole, raw(&model, &prompt, 300), "{title}");
                 history = [next, again.tokens].concat();
-                // Two texts at the same time displace both others.
+                // Two further texts, which run at the same time, displace the two earlier ones.
                 let others = [30, 40].map(|seed| engine.submit(generate(&model, &words(seed + round, 100))).unwrap());
                 others.into_iter().for_each(|text| drop(answered(text)));
             }

@@ -60,8 +60,8 @@ fn loaded(listed: &Value) -> (usize, u64) {
     (loaded.len(), loaded.iter().map(|[bytes, _]| bytes).sum::<u64>() + margin)
 }
 
-/// How many bytes of host memory each model takes without the margin, the margin, and the text that each writes. Each
-/// model runs alone, in a server without a limit.
+/// How many bytes of host memory each model takes without the margin, the margin, and the text that each writes. The
+/// models answer one after the other, in a server without a limit.
 fn alone(models: &[String], folder: &str) -> (Vec<u64>, u64, Vec<Value>) {
     fs::write(format!("{folder}/alone.toml"), file(models, 1 << 40)).unwrap();
     let server = Server::start_pool(&["--models", &format!("{folder}/alone.toml")]);

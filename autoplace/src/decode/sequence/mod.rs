@@ -250,7 +250,8 @@ pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
 }
 
 /// Updates the sharing after the text `id` has kept only its first `keep` tokens. The text that shares the most with it
-/// becomes the heir: the other texts now share with the heir, and the heir shares with `left`.
+/// becomes the heir. The other texts now share with the heir, and the heir shares with the text in `left`, if there is
+/// one.
 fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
     let more = |sequence: &Sequence| sequence.shared_with(id).filter(|tokens| *tokens > keep);
     let heirs = sequences.iter().filter_map(|sequence| Some((more(sequence)?, sequence.id)));

@@ -78,7 +78,7 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
         None => only(&pooled.of.pool)?,
     };
     let is_stream = named.stream && waiting::is_stream_path(head.uri.path());
-    // A request that only asks about a model does not load it.
+    // By default `GET /slots` does not load the model; every other forwarded request does. `autoload` overrides this.
     let loads = query.autoload.unwrap_or(head.method == Method::POST || head.uri.path() != "/slots");
     let turn = Turn { name, begun: Instant::now(), head, body: read, loads, place, pooled };
     turn.taken(is_stream).await

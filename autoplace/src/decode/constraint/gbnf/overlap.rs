@@ -2,8 +2,8 @@
 //!
 //! The lexer takes the longest match of a terminal. Another reading exists if a terminal may end at some point, the
 //! grammar may continue there with a character, and a terminal that could begin at the same place may continue with
-//! that character too. Such a terminal is divided at that point. A terminal of a single character need not be divided,
-//! because there is only one way to read it.
+//! that character too. The terminal that may continue is divided at that point. A terminal of a single character need
+//! not be divided, because there is only one way to read it.
 
 use std::collections::HashSet;
 
