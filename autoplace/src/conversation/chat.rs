@@ -396,8 +396,8 @@ impl Chat {
         }
     }
 
-    /// Keeps the tokens of the prompt and of the answer for the next prompt. If the answer's tokens do not spell its
-    /// text, for example because a stop string was cut off, only the tokens of the prompt are kept.
+    /// Keeps the tokens of the prompt and of the answer for the next prompt. If the tokens of the answer do not spell
+    /// the answer's text, for example because a stop string was cut off, only the tokens of the prompt are kept.
     pub(crate) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
         let mut bytes = Vec::with_capacity(text.len());
         let mut spell = |vocab: &Vocab| tokens.iter().all(|token| vocab.append_piece(*token, true, &mut bytes).is_ok());

@@ -214,8 +214,8 @@ impl Turn {
         self.head.uri.path()
     }
 
-    /// The answer of the model's routes. The model stays loaded until the answer has been sent. The model's worker may
-    /// die before any of the answer was sent. If the worker does not replace itself, the model is loaded again, and the
+    /// The answer of the model's routes. The model stays loaded until the answer has been sent. If the model's worker
+    /// dies before any part of the answer was sent, and does not replace itself, the model is loaded again, and the
     /// request is repeated once.
     pub(super) async fn answered(self, mut handle: ModelHandle) -> Result<Response, Failed> {
         let mut deaths = 0;

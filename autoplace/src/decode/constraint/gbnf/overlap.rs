@@ -1,4 +1,4 @@
-//! Divides terminals so that llguidance's lexer reads a text in the way that a grammar of characters means.
+//! Divides terminals so that llguidance's lexer reads a text as a parser of characters would.
 //!
 //! The lexer takes the longest match of a terminal. Another reading exists if a terminal may end at some point, the
 //! grammar may continue there with a character, and a terminal that could begin at the same place may continue with
