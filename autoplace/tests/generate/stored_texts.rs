@@ -461,7 +461,7 @@ fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts
 }
 
 /// The draft model's context keeps the cells of texts that the model's context has forgotten. If these cells leave no
-/// room for a restored text, its pieces stay in the store until they have made room.
+/// room for a stored text, the text's pieces stay in the store, and are restored once there is room.
 #[test]
 fn a_draft_models_context_without_room_does_not_forget_a_stored_text() {
     let folder = tempfile::tempdir().unwrap();

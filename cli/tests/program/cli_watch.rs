@@ -261,8 +261,8 @@ fn lm_studio_reports_its_context_and_not_its_file_which_is_then_asked_for() {
         let model = &verdict["evidence"]["model"];
         assert_eq!(model["running"]["program"], "LM Studio");
         assert!(model["running"]["notes"].to_string().contains("does not report its layers"), "{model}");
-        // If a program's share is not known, the free memory is not known, either. But on a card that was described it
-        // is known.
+        // If a program's share is not known, the free memory of a real card is not known either. The free memory of a
+        // described card is known.
         assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
         assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
     }

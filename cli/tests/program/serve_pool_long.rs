@@ -192,7 +192,7 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
         "bytes that the loaded models take of the host with the margin, at most: {}",
         most_held.load(Ordering::Relaxed)
     );
-    // The lower limit may be seconds old.
+    // The limit may have been lowered only seconds ago, so that the pool has yet to unload a model.
     let begun = Instant::now();
     let (mut count, mut bytes) = loaded(&server.get("/v1/models").1);
     while bytes > one && begun.elapsed() < Duration::from_secs(60) {
