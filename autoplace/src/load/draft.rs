@@ -52,7 +52,7 @@ impl LoadOptions {
         Ok(loaded)
     }
 
-    /// Loads the draft model. Returns it with the bytes that it took of its GPU.
+    /// Loads the draft model. Also returns the number of bytes that it took of its GPU.
     fn make_draft(
         &self,
         path: &Path,

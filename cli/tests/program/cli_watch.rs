@@ -130,7 +130,7 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     let printed = text(&output.stdout);
     assert!(printed.starts_with("verdict: the model runs slower") && !printed.contains(&demo), "{printed}");
 
-    // This case just misses: the program already has as many layers on the card as possible.
+    // There is no finding here: the program already has as many layers on the card as possible.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
     let (cause, _, verdict) = watched(&user, all.id());
     assert_eq!(cause, Value::Null, "{verdict}");

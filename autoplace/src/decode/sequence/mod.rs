@@ -177,8 +177,8 @@ impl Sequence {
 
     /// Number of tokens that the context must hold for the text to continue.
     pub(crate) fn needs(&self) -> usize {
-        // A fresh prompt needs a cell for at least one token of its answer. If a token was generated, it may be the
-        // last one, which needs no cell.
+        // A fresh prompt needs a cell for at least one token of its answer. A generated token may be the last token of
+        // the text, which needs no cell.
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
 }
