@@ -303,7 +303,7 @@ impl Chat {
         let drops = self.window.when_full == ChatFull::DropOldest;
         let all = self.forgotten().len();
         let n_ctx = Room::new(&self.generate.model.placement().context).each;
-        // Reserves `max_tokens` for the answer, and at most a quarter of the context.
+        // Reserves `max_tokens` for the answer, but at most a quarter of the context.
         let mut most = n_ctx - self.generate.spec.limits.max_tokens.min(n_ctx / 4);
         let (asked, text) = loop {
             let asked = self.ask()?;
