@@ -26,8 +26,8 @@
 //! - Host, if GPUs have layers: 4 `stream` + mask or, with four copies, 10 `stream` + 4 masks. In addition, the sums
 //!   for the blocks that the host computes itself.
 //! - Host alone: the sums of a GPU plus one `stream`.
-//! - Deepstack inputs for `d` blocks: d (d + 3) `stream` on the GPU of the first block and 3 d `stream` on the host;
-//!   with four copies, 4 and 3 times that.
+//! - Deepstack inputs for `d` blocks: d (d + 3) `stream` on each GPU with one of the first `d` blocks, and 3 d `stream`
+//!   on the host; with four copies, 4 and 3 times that.
 //! - Metal: in addition, the partial results of fused attention, and an F16 copy of a cache of any type.
 //!
 //! [`uncertainty`] lists the terms of the uncertainty with their causes.
