@@ -107,8 +107,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for 0 tokens or more than [`n_ubatch`](Self::n_ubatch). [`Error::Call`] if a buffer
-    /// does not fit ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    /// [`Error::InvalidParameter`] for 0 tokens or more than [`n_ubatch`](Self::n_ubatch), and for a model without
+    /// data. [`Error::Call`] if a buffer does not fit ([`Error::out_of_memory`] says which); the context is unusable
+    /// from then on.
     pub fn reserve(&mut self, n_tokens: u32) -> Result<(), Error> {
         self.check_usable()?;
         if n_tokens == 0 || n_tokens > self.n_ubatch || self.model().is_no_alloc() {
