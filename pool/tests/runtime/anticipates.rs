@@ -78,8 +78,8 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     assert_eq!((state(&pool, "a"), state(&pool, "b")), (Residence::Unloaded, Residence::Loaded));
     assert_eq!(text(&held)?, TEXT.as_str());
     drop(held);
-    // A request for `b` that comes while `a` is being loaded in its place is still answered. Both are requested in turn
-    // again first, because `b` was just requested after itself.
+    // A request for `b` that comes while `a` is being loaded in its place is still answered. First, both are again
+    // requested in turn, because `b` was just requested after itself.
     alternate(&pool)?;
     until(|| state(&pool, "a") != Residence::Unloaded);
     answered(&pool, "b")?;
