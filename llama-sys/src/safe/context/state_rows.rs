@@ -73,6 +73,11 @@ pub(super) struct Lane {
 }
 
 impl RowShape {
+    #[cfg(test)]
+    pub(super) fn of(sections: Vec<Section>) -> Self {
+        Self { sections, has_rest: false }
+    }
+
     /// Bytes that one token has in all lanes together.
     pub fn row_bytes(&self) -> usize {
         self.units().sum()

@@ -1,6 +1,24 @@
 //! A sequence that is restored only partly: where its next rows come from, and where they belong.
 
+use super::state_rows::RowPiece;
 use crate::raw;
+
+/// A lane in the row of a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LaneOfRow {
+    /// Bytes that a token has in the lanes before this one.
+    pub(super) before: usize,
+    /// Bytes that a token has in this lane.
+    pub(super) unit: usize,
+}
+
+impl LaneOfRow {
+    /// The wanted rows of this lane of a piece.
+    pub(super) fn of<'a>(self, piece: RowPiece<'a>) -> &'a [u8] {
+        let from = self.before * piece.tokens;
+        &piece.data[from..from + self.unit * piece.wanted]
+    }
+}
 
 /// A sequence whose cells are assigned, and whose rows are only partly written.
 #[derive(Debug)]
@@ -8,8 +26,7 @@ pub(super) struct Unfinished {
     pub(super) seq: raw::llama_seq_id,
     /// Where the rows belong, in the order of the stream.
     pub(super) places: Vec<raw::shim_place>,
-    /// For each lane, the bytes that a token has in the lanes before it and in the lane.
-    pub(super) lanes: Vec<(usize, usize)>,
+    pub(super) lanes: Vec<LaneOfRow>,
     /// Bytes of a token in all lanes.
     pub(super) row: usize,
     /// For each piece, its tokens and how many of them are wanted.
