@@ -181,7 +181,7 @@ impl Cache {
     }
 
     /// The idle sequence that has only a part of its rows.
-    pub(super) fn incomplete(&self) -> Option<SeqId> {
+    pub(crate) fn incomplete(&self) -> Option<SeqId> {
         match self.preparation {
             Some(Preparation { stage: Stage::Restoring { seq, .. }, .. }) => Some(seq),
             _ => None,

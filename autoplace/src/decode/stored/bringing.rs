@@ -18,8 +18,10 @@ const END_WITHIN: Duration = Duration::from_millis(500);
 /// does not answer, and nothing more is read from it for the present.
 const MAX_LEFT: usize = 4;
 
-/// A text waits this long for its pieces, if the time to compute it is not known yet. Otherwise it waits as long as the
-/// computation takes.
+/// A text waits for its pieces as long as it takes to compute them, but at least this long: other processes may use the
+/// disk or the processor.
+const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// If the time to compute a token is not known yet, a text waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pieces of a beginning that a thread reads from the folder.
@@ -94,8 +96,7 @@ impl Stored {
         if self.left.len() >= MAX_LEFT {
             return None;
         }
-        let computing = self.seconds_per_token.map(|of_token| of_token * found.tokens as f64);
-        let patience = computing.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE);
+        let patience = patience(self.seconds_per_token, found.tokens);
         Bringing::start(self.of.store.reader(), found, patience)
     }
 
@@ -109,5 +110,34 @@ impl Stored {
     /// Drops the threads that have ended, and with them their pieces.
     pub(super) fn drop_ended(&mut self) {
         self.left.retain(|bringing| !bringing.is_finished());
+    }
+}
+
+/// How long a text waits for the pieces of this many tokens.
+fn patience(seconds_per_token: Option<f64>, tokens: usize) -> Duration {
+    let computing = seconds_per_token.map(|of_token| of_token * tokens as f64);
+    let computing = computing.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    computing.map_or(PATIENCE, |computing| computing.max(LEAST_PATIENCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_waits_for_its_pieces_as_long_as_their_computation_takes() {
+        assert_eq!(patience(None, 16_000), PATIENCE);
+        assert_eq!(patience(Some(1e-5), 16_000), LEAST_PATIENCE);
+        assert_eq!(patience(Some(1e-2), 16_000), Duration::from_secs(160));
+        let of = |patience| {
+            let (to, brought) = mpsc::channel();
+            let is_wanted = Arc::default();
+            let (found, since) = (Found::default(), Instant::now());
+            (to, Bringing { found, is_wanted, brought, since, patience, thread: None })
+        };
+        let (_to, mut bringing) = of(Duration::from_secs(3600));
+        assert!(matches!(bringing.wait(Duration::ZERO), Read::NotYet));
+        let (_to, mut bringing) = of(Duration::ZERO);
+        assert!(matches!(bringing.wait(Duration::from_millis(1)), Read::TooLate));
     }
 }

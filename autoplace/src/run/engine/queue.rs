@@ -166,7 +166,8 @@ impl Queue {
         may_join: impl FnOnce(&Waiting) -> bool,
     ) -> Option<Waiting> {
         let mut state = lock(&self.state);
-        let ready = state.waiting.iter().enumerate().filter(|(_, waiting)| waiting.is_ready() && is_one(waiting.text.id));
+        let ready =
+            state.waiting.iter().enumerate().filter(|(_, waiting)| waiting.is_ready() && is_one(waiting.text.id));
         let ranked = ready.map(|(at, waiting)| (at, (!waiting.has_begun).then(|| rank(waiting.text.id)).flatten()));
         let (first, _) = ranked.min_by(|(_, a), (_, b)| match (a, b) {
             (Some(a), Some(b)) => a.compare(b),
