@@ -62,6 +62,7 @@ fn waiting_among(sequences: u32, store: &PromptStore, kv_unified: bool) -> (Loca
     let mut session = session(sequences, 1024, store, kv_unified);
     session.begin_text(&words(1, 400), 2);
     session.run_all();
+    session.store_idle();
     session.begin_text(&words(2, 100), 2);
     session.begin_text(&words(3, 100), 2);
     session.run_all();
@@ -251,7 +252,9 @@ fn pieces_that_a_thread_reads_are_not_left_for_another_text() {
     let options = || StoreOptions::new(64 << 20).folder(folder.path().join("store"), 1 << 30);
     let store = PromptStore::open(options()).unwrap();
     let mut first = session(2, 1024, &store, false);
-    [1, 2].map(|seed| first.begin_text(&words(seed, 300), 2));
+    for seed in [1, 2] {
+        first.begin_text(&words(seed, 300), 2);
+    }
     first.run_all();
     drop(first);
     drop(store);
@@ -259,13 +262,11 @@ fn pieces_that_a_thread_reads_are_not_left_for_another_text() {
     session.begin_text(&words(3, 50), 800);
     session.advance().unwrap();
     let [one, other] = [1, 2].map(|seed| session.text_of(&[words(seed, 300), words(9, 20)].concat()));
-    let ids = [one.id, other.id];
     assert!(session.waits(&one) && session.waits(&other));
     assert_eq!(session.cache.prepares_for(), Some(one.id));
-    let mut texts = Tokens::new();
-    session.join_prepared(one, false, &mut texts);
-    session.join_prepared(other, false, &mut texts);
-    for id in ids {
+    for text in [one, other] {
+        let id = text.id;
+        session.join_prepared(text, false, &mut Tokens::new());
         assert_eq!(session.statistics(id).unwrap().restored_from_folder, 300);
     }
 }
@@ -292,7 +293,10 @@ fn a_context_shift_in_the_middle_of_a_restoration_changes_neither_text() {
     let begin = |session: &mut LocalSession| {
         session.begin_text(&words(1, 400), 2);
         session.run_all();
-        [2, 3].map(|seed| session.begin_text(&words(seed, 100), 2));
+        session.store_idle();
+        for seed in [2, 3] {
+            session.begin_text(&words(seed, 100), 2);
+        }
         session.run_all();
         let prompt = words(4, 490);
         let generate = session.model.generate(&prompt[..]).temp(0.0).ignore_eos().max_tokens(100);
