@@ -1,5 +1,5 @@
-//! Texts that wait in an engine for their stored beginnings, while other texts go on: with a damaged piece, with a folder
-//! that does not answer, and beside another engine on the same store.
+//! Texts that wait in an engine for their stored beginnings, while other texts go on: with a damaged piece, with a
+//! folder that does not answer, and beside another engine on the same store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use autoplace::generate::{Error, Shutdown};
 use autoplace::llama_sys::Token;
 use autoplace::store::PromptStore;
 #[cfg(target_os = "linux")]
-use test_support::{own_process, waiting::wait};
+use test_support::wait;
 
 use crate::stored_texts::{ANSWER, MIB, generate, in_folder, load, turn};
 use crate::text_support::{answered, random, raw_by_chance as raw, request, words};
@@ -32,6 +32,7 @@ fn a_waiting_text_is_restored_up_to_its_first_damaged_piece() {
     let whole = pieces(&files).into_iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect::<Vec<_>>();
     let running = words(2, 40);
     let damaged_at = |at: usize| {
+        pieces(&files).into_iter().for_each(|file| fs::remove_file(file).unwrap());
         for (number, (file, bytes)) in whole.iter().enumerate() {
             let mut bytes = bytes.clone();
             if number == at {
