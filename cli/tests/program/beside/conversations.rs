@@ -1,6 +1,6 @@
 //! Measures many conversations (`cargo xtask conversations`) on servers with few places: `autoplace serve`, and the
-//! llama-server of the pinned llama.cpp. It reports the share of the prompts that each server computes, the total time,
-//! and the memory.
+//! llama-server of the latest llama.cpp whose whole source a package has. It reports the share of the prompts that each
+//! server computes, the total time, and the memory.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. Both servers
 //! get the same trace. In the mixed trace, conversations continue after turns of other conversations, and there are

@@ -12,6 +12,7 @@ mod memory;
 mod mtp;
 mod params;
 mod rope;
+mod row_piece;
 mod rows;
 mod state;
 mod state_rows;
@@ -36,9 +37,10 @@ pub use batch::{Batch, Position, SeqId};
 pub use memory::{BufferUse, ComputeBuffers, MemoryBreakdown, MoeCacheUses};
 pub use params::{ContextParams, FlashAttention, Mtp};
 pub use rope::{Rope, RopeScaling};
+pub use row_piece::RowPiece;
 pub use rows::Rows;
 pub use state::State;
-pub use state_rows::{RowPiece, RowShape, StateRows};
+pub use state_rows::{RowShape, StateRows};
 
 /// A context of a model. It can move between threads, but only one thread may use it at a time.
 pub struct Context {
@@ -83,7 +85,7 @@ pub struct Context {
     unfinished: Vec<unfinished::Unfinished>,
     /// Why the context must not be used any more.
     poisoned: Option<String>,
-    /// The output flags of the last batch, with which indices are checked.
+    /// The output flags of the last batch. Indices are checked against them.
     outputs: Vec<i8>,
     /// The number of sequences of each token of a batch (always 1), and the address of each token's sequence. These
     /// lists are kept so that decoding allocates nothing.

@@ -1,24 +1,7 @@
 //! A sequence that is restored only partly: where its next rows come from, and where they belong.
 
-use super::state_rows::RowPiece;
+use super::row_piece::LaneOfRow;
 use crate::raw;
-
-/// A lane in the row of a token.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LaneOfRow {
-    /// Bytes that a token has in the lanes before this one.
-    pub(super) before: usize,
-    /// Bytes that a token has in this lane.
-    pub(super) unit: usize,
-}
-
-impl LaneOfRow {
-    /// The wanted rows of this lane of a piece.
-    pub(super) fn of<'a>(self, piece: RowPiece<'a>) -> &'a [u8] {
-        let from = self.before * piece.tokens;
-        &piece.data[from..from + self.unit * piece.wanted]
-    }
-}
 
 /// A sequence whose cells are assigned, and whose rows are only partly written.
 #[derive(Debug)]
