@@ -8,7 +8,9 @@ use autoplace_pool::{Limits, Pool, Residence};
 use libtest_mimic::Failed;
 
 use crate::state;
-use crate::support::{Card, TEXT, builder, held_alone, kill, machine_without_room, request, spec, text, until};
+use crate::support::{
+    Card, TEXT, builder, held_alone, kill, machine_without_room, request, spec, text, until, workers,
+};
 
 /// Makes each load long enough to be worth hiding: the demo model is loaded in no time.
 const LOAD: Duration = Duration::from_millis(400);
