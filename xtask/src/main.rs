@@ -34,6 +34,7 @@ mod rooms;
 mod runtime;
 mod sanitize;
 mod schemas;
+mod selected;
 mod semver;
 mod setup;
 mod size;
