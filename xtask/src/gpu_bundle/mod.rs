@@ -227,3 +227,23 @@ fn unpack_and_run(archive: &Path, has_vulkan: bool) -> Result<()> {
     fs::remove_dir_all(&elsewhere)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_flag_is_refused_before_anything_is_built() {
+        let mut workspace = Workspace::find().unwrap();
+        let error = gpu_bundle(&mut workspace, &["--vulcan".to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with("`--vulcan`: usage: cargo xtask gpu-bundle"), "{error}");
+    }
+
+    #[test]
+    fn the_vulkan_backend_is_built_only_if_its_headers_are_there() {
+        let mut workspace = Workspace::find().unwrap();
+        assert_eq!(features(&workspace), FEATURES);
+        workspace.vulkan = Some("sdk".into());
+        assert_eq!(features(&workspace).last(), Some(&VULKAN_FEATURE));
+    }
+}
