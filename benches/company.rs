@@ -3,6 +3,9 @@
 //!
 //!     cargo xtask company [MODEL|2GiB...]
 //!
+//! In the company "the same program generates", the other program generates in the same way as the text that is
+//! measured: autoplace beside autoplace, OpenMP's threads beside OpenMP's threads.
+//!
 //! The command builds llama.cpp two more times, with OpenMP and with ggml's own threads, and then runs this benchmark.
 //! Each text runs in its own process, which loads the model while the other programs run. The time covers the prompt
 //! and the generation, but not the load.
@@ -10,6 +13,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use autoplace::Model;
@@ -32,8 +37,18 @@ const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
 /// Selects the ways to measure by parts of their names, such as `autoplace,passive,1 thread`. If the variable is not
 /// set, all ways are measured.
 const WAYS: &str = "AUTOPLACE_BENCH_WAYS";
+/// Selects the companies by parts of their names, such as `quiet,the same program`. If the variable is not set, the ways
+/// are measured in all companies.
+const COMPANIES: &str = "AUTOPLACE_BENCH_COMPANIES";
 /// Maximum time for each token of a text. A slower text is ended, and counts as if it had taken the maximum.
 const MAX_TOKEN_TIME: Duration = Duration::from_millis(250);
+/// The same maximum beside another process of the same program. Two programs with OpenMP's spinning threads take up to
+/// 0.6 s for a token.
+const MAX_TOKEN_TIME_BESIDE_ITSELF: Duration = Duration::from_secs(1);
+/// How long the other programs run before a text is measured beside them. They load their models in this time.
+const HEAD_START: Duration = Duration::from_secs(2);
+/// The tokens of a text of a bare loop that is one of the other programs. The loop starts again after it.
+const NEIGHBOUR_TOKENS: usize = 3000;
 /// The argument that means the model of [`WIDE`], which is written to a temporary folder.
 const WIDE_MODEL: &str = "2GiB";
 /// The sizes of a model with the width of Llama 3.2 3B and blocks for 2 GiB of Q8_0. The CPU does not repack this type
@@ -115,50 +130,112 @@ fn bare(peers: &Path, build: &str, model: &Path, tokens: usize, threads: u32, po
     command
 }
 
-/// A way to generate: its name and its command.
-type Way = (&'static str, Command);
+/// A way to generate.
+struct Way {
+    name: &'static str,
+    /// Generates the text that is measured.
+    text: Command,
+    /// Generates one long text or many texts, as the way's own neighbour.
+    neighbour: Command,
+}
 
 fn ways(peers: Option<&Path>, model: &Path, tokens: usize, threads: u32) -> Vec<Way> {
     let path = model.to_str().expect("a path in UTF-8");
-    let mut ways = vec![("autoplace", role("text", &[path, &tokens.to_string()]))];
+    let text = role("text", &[path, &tokens.to_string()]);
+    let mut ways = vec![Way { name: "autoplace", text, neighbour: role("texts", &[path]) }];
     if let Some(peers) = peers {
-        let mut passive = bare(peers, "openmp", model, tokens, threads, -1);
-        passive.env("OMP_WAIT_POLICY", "passive");
+        let way = |name, build, threads, poll| {
+            let bare = |tokens| bare(peers, build, model, tokens, threads, poll);
+            Way { name, text: bare(tokens), neighbour: bare(NEIGHBOUR_TOKENS) }
+        };
+        let mut passive = way("llama.cpp, OpenMP passive", "openmp", threads, -1);
+        for command in [&mut passive.text, &mut passive.neighbour] {
+            command.env("OMP_WAIT_POLICY", "passive");
+        }
         ways.extend([
-            ("llama.cpp, OpenMP (its default)", bare(peers, "openmp", model, tokens, threads, -1)),
-            ("llama.cpp, OpenMP passive", passive),
-            ("llama.cpp, own pool, poll 0", bare(peers, "pool", model, tokens, threads, 0)),
-            ("llama.cpp, own pool, poll 50", bare(peers, "pool", model, tokens, threads, 50)),
-            ("llama.cpp, own pool, poll 100", bare(peers, "pool", model, tokens, threads, 100)),
-            ("llama.cpp, 1 thread", bare(peers, "openmp", model, tokens, 1, -1)),
+            way("llama.cpp, OpenMP (its default)", "openmp", threads, -1),
+            passive,
+            way("llama.cpp, own pool, poll 0", "pool", threads, 0),
+            way("llama.cpp, own pool, poll 50", "pool", threads, 50),
+            way("llama.cpp, own pool, poll 100", "pool", threads, 100),
+            way("llama.cpp, 1 thread", "openmp", 1, -1),
         ]);
     }
     ways
 }
 
-/// The companies: sets of other programs, each with a function that starts them.
-fn companies(peers: Option<&Path>, model: &Path, threads: u32) -> Vec<(&'static str, Vec<Command>)> {
+/// A set of other programs.
+struct Company {
+    name: &'static str,
+    /// The programs that run beside all ways.
+    programs: Vec<Command>,
+    /// Whether each way runs beside its own neighbour.
+    is_same_program: bool,
+}
+
+fn companies(peers: Option<&Path>, model: &Path, threads: u32) -> Vec<Company> {
     let path = model.to_str().expect("a path in UTF-8");
+    let of = |name, programs| Company { name, programs, is_same_program: false };
     let mut companies = vec![
-        ("quiet", Vec::new()),
-        ("autoplace generates", vec![role("texts", &[path])]),
-        ("two busy loops", vec![role("busy", &[]), role("busy", &[])]),
+        of("quiet", Vec::new()),
+        of("autoplace generates", vec![role("texts", &[path])]),
+        of("two busy loops", vec![role("busy", &[]), role("busy", &[])]),
+        Company { name: "the same program generates", programs: Vec::new(), is_same_program: true },
     ];
     if let Some(peers) = peers {
-        companies.push(("llama.cpp generates", vec![bare(peers, "openmp", model, 3000, threads, -1)]));
-        let headers = std::env::var(LLAMA_CPP).expect("set beside the peers");
-        let compile = format!(
-            "while :; do c++ -std=c++17 -O2 -I '{headers}/include' -I '{headers}/ggml/include' -c '{}' -o /dev/null || exit; done",
-            peers.join("loop.cpp").display()
-        );
+        let neighbour = bare(peers, "openmp", model, NEIGHBOUR_TOKENS, threads, -1);
+        companies.push(of("llama.cpp generates", vec![neighbour]));
+        let headers = PathBuf::from(std::env::var_os(LLAMA_CPP).expect("set beside the peers"));
         let compiler = || {
-            let mut command = Command::new("sh");
-            command.args(["-c", &compile]);
+            let mut command = Command::new("c++");
+            command.args(["-std=c++17", "-O2", "-o", "/dev/null"]);
+            for folder in ["include", "ggml/include"] {
+                command.arg("-I").arg(headers.join(folder));
+            }
+            command.arg("-c").arg(peers.join("loop.cpp"));
             command
         };
-        companies.push(("a compiler, two jobs", vec![compiler(), compiler()]));
+        companies.push(of("a compiler, two jobs", vec![compiler(), compiler()]));
     }
     companies
+}
+
+/// Sets its flag when it is dropped.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Calls `measure` while the programs run. A program that ends is started again.
+fn beside<T>(programs: &mut [Command], head_start: Duration, measure: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    let head_start = if programs.is_empty() { Duration::ZERO } else { head_start };
+    std::thread::scope(|scope| {
+        let _over = SetOnDrop(&is_over);
+        for program in programs {
+            scope.spawn(|| run_again(program, &is_over));
+        }
+        std::thread::sleep(head_start);
+        measure()
+    })
+}
+
+/// Runs a program again and again until the flag is set.
+fn run_again(program: &mut Command, is_over: &AtomicBool) {
+    let program = program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    while !is_over.load(Relaxed) {
+        let mut process = Process(program.spawn().expect("another process"));
+        while !is_over.load(Relaxed) {
+            if let Some(status) = process.0.try_wait().expect("its status") {
+                assert!(status.success(), "{program:?} ended: {status}");
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// The seconds that a way reports, or `longest` if it takes longer.
@@ -189,7 +266,9 @@ fn measure(models: &[String]) {
     let list = std::env::var(TOKENS).unwrap_or_else(|_| if is_measured { "60,600" } else { "4" }.to_owned());
     let rounds = std::env::var(ROUNDS).ok().and_then(|rounds| rounds.parse().ok());
     let rounds: usize = rounds.unwrap_or(if is_measured { 5 } else { 1 });
-    let wanted = std::env::var(WAYS).unwrap_or_default();
+    let [wanted_ways, wanted_companies] = [WAYS, COMPANIES].map(|list| std::env::var(list).unwrap_or_default());
+    let is_wanted = |wanted: &str, name: &str| wanted.split(',').any(|part| name.contains(part));
+    let head_start = if is_measured { HEAD_START } else { Duration::ZERO };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut models: Vec<PathBuf> = models.iter().map(PathBuf::from).collect();
     if models.is_empty() {
@@ -206,28 +285,30 @@ fn measure(models: &[String]) {
     for model in &models {
         let name = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for tokens in list.split(',').map(|tokens| tokens.parse().expect("a number of tokens")) {
-            let longest = MAX_TOKEN_TIME * tokens as u32;
-            for (company, programs) in companies(peers.as_deref(), model, threads) {
-                let start = |mut program: Command| {
-                    let command = program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-                    Process(command.spawn().expect("another process"))
-                };
-                let programs: Vec<Process> = programs.into_iter().map(start).collect();
+            let mut companies = companies(peers.as_deref(), model, threads);
+            companies.retain(|company| is_wanted(&wanted_companies, company.name));
+            for Company { name: company, mut programs, is_same_program } in companies {
+                let token_time = if is_same_program { MAX_TOKEN_TIME_BESIDE_ITSELF } else { MAX_TOKEN_TIME };
+                let longest = token_time * tokens as u32;
                 let mut ways = ways(peers.as_deref(), model, tokens, threads);
-                ways.retain(|(name, _)| wanted.split(',').any(|part| name.contains(part)));
+                ways.retain(|way| is_wanted(&wanted_ways, way.name));
                 let mut took = vec![Vec::new(); ways.len()];
-                for round in 0..rounds {
-                    // The order alternates, so that no program always runs after the same one.
-                    let mut order: Vec<usize> = (0..ways.len()).collect();
-                    if round % 2 == 1 {
-                        order.reverse();
+                beside(&mut programs, head_start, || {
+                    for round in 0..rounds {
+                        // The order alternates, so that no program always runs after the same one.
+                        let mut order: Vec<usize> = (0..ways.len()).collect();
+                        if round % 2 == 1 {
+                            order.reverse();
+                        }
+                        for at in order {
+                            let way = &mut ways[at];
+                            let neighbours = std::slice::from_mut(&mut way.neighbour);
+                            let neighbours = if is_same_program { neighbours } else { &mut [] };
+                            took[at].push(beside(neighbours, head_start, || seconds(&mut way.text, longest)));
+                        }
                     }
-                    for way in order {
-                        took[way].push(seconds(&mut ways[way].1, longest));
-                    }
-                }
-                drop(programs);
-                for ((way, _), took) in ways.iter().zip(&mut took) {
+                });
+                for (Way { name: way, .. }, took) in ways.iter().zip(&mut took) {
                     let rounds: Vec<String> = took.iter().map(|seconds| format!("{seconds:.2}")).collect();
                     let median = median(took);
                     println!("| {name} | {tokens} | {company} | {way} | {median:.2} | {} |", rounds.join(", "));

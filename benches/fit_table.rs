@@ -41,7 +41,7 @@ const MACHINES: [(&str, &[&str]); 7] = [
 /// Context lengths in tokens.
 const CONTEXTS: [u32; 2] = [4096, 32768];
 /// The host: bytes, bandwidth, cores. Its memory is enough for the largest model, because the fit assumes unlimited
-/// host memory. The bandwidth is the nominal bandwidth of dual-channel DDR5.
+/// host memory. The bandwidth is a round figure below the nominal 76.8 GB/s of two channels of DDR5-4800.
 const HOST: (u64, u64, u32) = (gib(512), 60_000_000_000, 8);
 /// Live tokens at which generation is compared if a plan has two placements.
 const DEPTHS: [u32; 3] = [2_000, 8_000, 30_000];

@@ -10,10 +10,10 @@
 //!         cargo bench -p autoplace-benches --bench prompt_store
 //!
 //! Instead of a path, the model may be `windowed` or `hybrid`, which are small models with random weights, or `wide:N`:
-//! N blocks of the width of Llama 3 8B in Q8_0 with random weights, of 0.22 GiB each and 0.26 GiB besides. Arguments
-//! select the measurements: `... --bench prompt_store -- first-token`, `throughput`, `stall` or `restore`. After
-//! `throughput` or `stall` they also select the stores: `... -- throughput memory full folder`, `... -- stall memory
-//! folder`. With `own-threads`, the engines of `throughput` choose their threads themselves. With
+//! N blocks of the width of Llama 3 8B in Q8_0 with random weights. Each block has 0.22 GiB, and the other weights have
+//! 0.26 GiB. Arguments select the measurements: `... --bench prompt_store -- first-token`, `throughput`, `stall` or
+//! `restore`. After `throughput` or `stall` they also select the stores: `... -- throughput memory full folder`, `...
+//! -- stall memory folder`. With `own-threads`, the engines of `throughput` choose their threads themselves. With
 //! `AUTOPLACE_BENCH_WAIT=1`, `stall` and `restore` wait for a line of input before they measure, because their long
 //! texts take minutes to compute, for which the machine need not be quiet.
 
@@ -40,7 +40,7 @@ const PLACES: u32 = 8;
 const ANSWER: usize = 16;
 /// Tokens of the message after the answer.
 const MESSAGE: usize = 20;
-/// Most tokens of a text that displaces another one.
+/// The maximum number of tokens in a text that displaces another one.
 const LONGEST_OTHER: usize = 32;
 const MEMORY: u64 = 2 << 30;
 const FOLDER: u64 = 16 << 30;
@@ -343,8 +343,8 @@ fn waits(engine: &Engine, model: &Model, long: &[Token], seed: u32) -> Vec<Wait>
     all.into_iter().skip_while(|wait| wait.whole < wait.step / 2).collect()
 }
 
-/// The engine of a model that holds a long text, and has two more places. The engine may run far ahead of its readers,
-/// so that the measured waits are waits for the engine.
+/// A model, and its engine, which holds a long text and has two more places. The engine may run far ahead of its
+/// readers, so that the measured waits are waits for the engine.
 fn with_long_text(builder: ModelBuilder, long: &[Token]) -> (Model, Engine) {
     let model = builder.n_threads(threads()).load().expect("the model loads");
     let engine = Engine::builder(&model).prompt_chunk(512).ahead(4096).start().expect("the context is free");

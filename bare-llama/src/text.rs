@@ -8,7 +8,7 @@ use llama_sys::raw;
 use crate::bare::Bare;
 use crate::chain::chain;
 
-/// Bytes that a piece of a token may have at most.
+/// The maximum number of bytes in a token's piece.
 const PIECE: usize = 256;
 
 impl Bare {
@@ -191,7 +191,7 @@ unsafe fn add(
     batch.n_tokens += 1;
 }
 
-/// If several tokens are the likeliest, the first of them, as in llama.cpp's greedy sampler.
+/// The likeliest token. If several tokens are equally likely, the first of them, as in llama.cpp's greedy sampler.
 fn likeliest(logits: &[f32]) -> raw::llama_token {
     let mut best = 0;
     for (token, logit) in logits.iter().enumerate() {

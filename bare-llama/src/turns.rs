@@ -1,7 +1,7 @@
 //! Two ways to do the same work, which take turns in one process, so that a slow moment of the machine hits both.
 
-/// Runs both ways in rounds, as long as `goes_on` says so of the next round's number. Returns a pair of results for
-/// each round. From round to round the other way goes first, so that a drifting clock speed favours neither.
+/// Runs both ways in rounds, as long as `goes_on` returns true for the number of the next round. Returns a pair of
+/// results for each round. The two ways alternate in going first, so that a drifting clock speed favours neither.
 ///
 /// # Errors
 ///

@@ -25,8 +25,8 @@ pub enum PromptPart<'a> {
     Markup(&'a str),
     /// Plain text: control tokens in it are not recognised.
     Text(&'a str),
-    /// A picture or a sound of the conversation. The number counts them from 0, in the order of the messages, and the
-    /// text is what a shown prompt contains.
+    /// A picture or a sound of the conversation. The number counts them from 0, in the order of the messages. The text
+    /// stands for the picture or sound if the prompt is shown.
     Media(usize, &'a str),
 }
 
@@ -55,7 +55,7 @@ impl Rendered {
     }
 
     /// The same prompt, in which some characters are replaced by pictures and sounds. For such a character, `place`
-    /// returns the number of the picture or sound, and the text that a shown prompt contains.
+    /// returns the number of the picture or sound, and the text that stands for it if the prompt is shown.
     pub(super) fn with_media<'m>(&self, mut place: impl FnMut(char) -> Option<(usize, &'m str)>) -> Self {
         let mut placed = Self::default();
         for part in self.parts() {

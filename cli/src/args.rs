@@ -33,7 +33,7 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Begins a chat, or answers every line from a pipe
     Chat(Box<TalkArgs>),
-    /// Serves a model by OpenAI's and Anthropic's APIs
+    /// Serves a model through OpenAI's and Anthropic's APIs
     Serve(Box<ServeArgs>),
     /// Shows a model's placement on this machine, or on simulated GPUs, without loading it
     Plan(Box<PlanArgs>),

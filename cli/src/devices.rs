@@ -21,8 +21,8 @@ pub(crate) struct DevicesArgs {
     /// Also writes the machine to a file, for `plan --machine` on another computer
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
-    /// Measures each device's speed with common types of weights and caches (some ten seconds per device, or work that
-    /// begins within SECONDS) and the host's memory bandwidth, and stores the figures for plans
+    /// Measures each device's speed with common types of weights and caches, and the host's memory bandwidth, and
+    /// stores the figures for plans. Takes some ten seconds per device; begins no measurement after SECONDS
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = seconds, conflicts_with = "machine")]
     pub(crate) measure: Option<Option<Duration>>,
     /// Describes the machine in a file instead of this one

@@ -200,7 +200,7 @@ impl DeviceArgs {
 /// compiles each pattern again for every tensor.
 fn first_blocks(blocks: Option<u32>, weights: &str) -> Option<TensorOverride> {
     let blocks = blocks.filter(|&blocks| blocks > 0)?;
-    // The number is limited to more blocks than any model has.
+    // llama.cpp accepts at most 512 blocks (`LLAMA_MAX_LAYERS`), so further numbers would match nothing.
     let numbers: Vec<String> = (0..blocks.min(512)).map(|block| block.to_string()).collect();
     Some(TensorOverride::new(format!(r"blk\.({}){weights}", numbers.join("|")), Place::Host))
 }

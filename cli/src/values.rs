@@ -1,4 +1,4 @@
-//! Values that arguments of several verbs have.
+//! Parsers and limits for argument values that several verbs share.
 
 use std::time::Duration;
 

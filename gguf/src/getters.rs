@@ -9,7 +9,7 @@ use crate::header::Header;
 use crate::value::{Array, Number, Value};
 use crate::value_type::ValueType;
 
-/// Defines a method for each type that converts a key's value from its bits.
+/// For each type, defines a method that returns a key's value. `$from_bits` converts the value from its bits.
 macro_rules! numbers {
     ($($ty:ident, $value:ident, $from_bits:expr;)*) => {$(
         #[doc = concat!("The value of a key of type `", stringify!($ty), "`, or `None` if there is no such key.")]

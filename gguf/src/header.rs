@@ -55,7 +55,7 @@ impl Header {
         Ok(Header { inner: Arc::new(assemble(Source::open(path)?, open)?) })
     }
 
-    /// Reads the header of a whole GGUF file in memory, including tensor data.
+    /// Reads the header of a GGUF file that is completely in memory, including its tensor data.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl Header {
         Ok(Header { inner: Arc::new(inner) })
     }
 
-    /// The opened file, or `<memory>`.
+    /// The opened file; `<memory>` or `<builder>` for a header that was read from memory.
     pub fn path(&self) -> &Path {
         &self.inner.metadata.source.path
     }

@@ -23,10 +23,10 @@
 //!
 //! The reader accepts the files that llama.cpp's reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`). It
 //! rejects other files with an [`Error`] that names the file, the byte, the key or tensor, the required value and the
-//! actual value. It accepts fewer files than llama.cpp only where llama.cpp would abort or misread a name. It rejects
-//! `split.no` if its type is not `u16`; an inconsistent `split.count` in a later shard; keys longer than 65535 bytes;
-//! names that are not UTF-8 or contain a control character; tensors with a dimension of zero elements; more than 2^20
-//! keys or tensors, or more than 64 MiB of keys and tensor names.
+//! actual value. It also rejects some files that llama.cpp would accept, misread or abort on: files with a `split.no`
+//! whose type is not `u16`; an inconsistent `split.count` in a later shard; keys longer than 65535 bytes; names that
+//! are not UTF-8 or contain a control character; tensors with a dimension of zero elements; more than 2^20 keys or
+//! tensors, or more than 64 MiB of keys.
 //!
 //! The reader uses a window of 256 KiB, not a memory map. So the code has no `unsafe`, and a file that shrinks during
 //! the read gives an error instead of a signal. The reader goes through long arrays, such as a vocabulary, once to

@@ -19,9 +19,9 @@ This page shows how the promises were kept on real cards, and on simulated cards
 archive whose `run.sh --vulkan` measures any card with a Vulkan driver.
 
 - *identical*: the greedy text of the demo model at every split is compared with the CPU's text. Devices round differently, so the texts may differ.
-- *bytes*: planned bytes (those of the accepted plan, so a probe's) and allocated bytes must be equal. *context* is the memory that opening the card takes. *beside* is the memory that the card lost beyond the buffers that llama.cpp
+- *bytes*: planned bytes (those of the accepted plan, which a probe has counted) and allocated bytes must be equal. *context* is the memory that opening the card takes. *beside* is the memory that the card lost beyond the buffers that llama.cpp
   counts (workspaces, pools), after the load and at the end. The loss at the end must not exceed the headroom.
-- *ballast*: another process leaves only this much of the card free. The model is planned and loaded, and computes up to the last position of its context.
+- *ballast*: another process leaves only as much memory as the column *left free* states. The model is planned and loaded, and computes up to the last position of its context.
   *More* is the number of layers beyond the plan's that could also be loaded and computed, with no headroom at all.
 - *cliff*: tokens per second over `n_gpu_layers`. *peers*: a comparison with llama.cpp's own loop and its own fit.
 ";

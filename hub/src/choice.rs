@@ -42,15 +42,15 @@ impl PlannedFile {
     }
 }
 
-/// What decides which file is chosen. If two files meet a preference equally well, the one with more bits per weight is
-/// better. If they also have the same number of bits, the faster one is better.
+/// The rule by which one of the files is chosen. If two files meet a preference equally well, the one with more bits
+/// per weight is better. If they also have the same number of bits, the faster one is better.
 ///
 /// As text, a preference is written as `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Preference {
     /// The file with the best quality of those that generate at least 20 tokens per second. If no file is that fast,
-    /// the fastest file with at least 4 bits per weight.
+    /// the fastest file with at least 4 bits per weight. If there is no such file either, the fastest file.
     #[default]
     Auto,
     /// The fastest file with at least this many bits per weight. The bits are a mean over the matrices of all blocks.
@@ -122,7 +122,7 @@ pub struct Choice {
     pub reason: String,
 }
 
-/// What planning one file has shown.
+/// The result of planning one file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
@@ -154,7 +154,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Placed {
-    /// The number of layers on GPUs. The output layer is counted first.
+    /// The number of layers on GPUs, counted from the output layer backwards.
     pub n_gpu_layers: u32,
     /// The number of all layers, including the output layer.
     pub layers: u32,
@@ -164,7 +164,7 @@ pub struct Placed {
     pub split_blocks: u32,
     /// The predicted speed of generation in tokens per second, for the workload; `None` for embeddings.
     pub tokens_per_second: Option<f64>,
-    /// What the prediction is based on.
+    /// The basis of the prediction.
     pub basis: Option<Basis>,
 }
 

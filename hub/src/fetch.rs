@@ -34,7 +34,7 @@ const MAX_REQUEST: u64 = 16 << 30;
 /// How often progress is reported, and how often it is checked whether the fetch was cancelled.
 const REPORT: Duration = Duration::from_millis(100);
 
-/// What all threads of a fetch share.
+/// The data that all threads of a fetch share.
 struct Fetch<'a> {
     http: &'a Http,
     folder: &'a Folder,
@@ -145,7 +145,7 @@ impl Fetch<'_> {
         self.receive(&mut part, file)?;
         let mut found = part.hex()?;
         if found != file.etag && resumed {
-            // What an earlier fetch left may be damaged, for example because the power failed.
+            // The bytes that an earlier fetch left may be damaged, for example because the power failed.
             self.done.fetch_sub(part.at, Relaxed);
             part.restart(file)?;
             self.receive(&mut part, file)?;
@@ -173,7 +173,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Downloads what is still missing of a file.
+    /// Downloads the missing bytes of a file.
     fn receive(&self, part: &mut Part, file: &RemoteFile) -> Result<(), Error> {
         let mut remote = Remote::new(self.http, &self.candidate.place, file);
         let url = remote.shown();

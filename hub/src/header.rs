@@ -7,7 +7,7 @@
 //!
 //! This is done only if all of the following is true. The first large array has the same key, element type and length.
 //! At least [`BESIDE`] bytes from its first element on are the same as in the first header. The bytes on both sides of
-//! each array's end are the same too. And the result can be parsed. If anything of this is not true, the header is read
+//! each array's end are the same too. And the result can be parsed. If any of this is not true, the header is read
 //! completely. The other bytes of the arrays are not checked. But plans do not read them: they only count tokens.
 
 use std::ops::Range;
@@ -45,7 +45,7 @@ pub(crate) struct Vocabulary {
     arrays: Range<u64>,
     /// The ranges between the arrays. Each begins at the end of one array, and ends at the first element of the next.
     between: Vec<Range<u64>>,
-    /// What stands before the first array: its key, its type, and its number of elements.
+    /// The bytes before the first element of the first array: the array's key, its type, and its number of elements.
     entry: Vec<u8>,
     header_bytes: u64,
 }

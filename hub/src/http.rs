@@ -19,7 +19,8 @@ use crate::error::Error;
 /// fewer.
 const MAX_REDIRECTS: usize = 10;
 
-/// How long a server may ask a client to wait at most. A hub counts the requests of the last five minutes.
+/// The longest wait at the request of a server. If a server asks for more, the wait is cut to this time. A hub counts
+/// the requests of the last five minutes.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Maximum bytes of a repository's listing. The listing of 10,000 files has 4 MB.

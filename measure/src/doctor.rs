@@ -217,7 +217,7 @@ impl Evidence {
         }
         let gpus = self.machine.gpus.iter().filter_map(|gpu: &Gpu| {
             let programs = gpu.processes.iter().flatten().filter_map(|program| program.bytes);
-            // If no program is known, all bytes that are not free count.
+            // If the known programs use fewer bytes than are taken, all taken bytes count.
             let rest = gpu.total.saturating_sub(gpu.free);
             let bytes = programs.fold(0, u64::saturating_add).max(rest);
             let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));

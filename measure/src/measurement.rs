@@ -61,7 +61,7 @@ pub struct Point {
     pub placement: Option<Measured>,
     /// The reason why the measurement is missing or incomplete.
     pub failure: Option<String>,
-    /// At each depth, one row for each prompt length, and one row for the tokens that are generated after it.
+    /// At each depth, one row for each prompt length, and one row for the tokens that are generated after the prompts.
     pub rows: Vec<Row>,
     /// The state of the machine during the measurement.
     pub conditions: Conditions,
@@ -103,7 +103,7 @@ pub struct MeasuredDevice {
     pub layers: u32,
     /// Planned bytes.
     pub planned: Footprint,
-    /// Bytes that llama.cpp reported before the load; `None` for the host.
+    /// Bytes that llama.cpp reported before the load; `None` without a report, and for the host.
     pub probed: Option<Footprint>,
     /// Bytes that llama.cpp reports as allocated, if it does.
     pub allocated: Option<Footprint>,
@@ -111,7 +111,7 @@ pub struct MeasuredDevice {
     pub taken: Option<u64>,
     /// Bytes that the plan keeps free.
     pub headroom: u64,
-    /// Free bytes after all computations, if the device reports them.
+    /// Free bytes after the warm-up of the load, if the device reports them.
     pub free: Option<u64>,
 }
 

@@ -43,7 +43,7 @@ pub struct Variant {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Progress<'a> {
-    /// The current placement.
+    /// The name of the current placement or stage.
     pub name: &'a str,
     /// The finished share of the work, measured in predicted time: 0.0 to 1.0.
     pub done: f64,

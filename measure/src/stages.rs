@@ -31,7 +31,7 @@ pub enum Step {
     Fill,
 }
 
-/// One placement, from before its load to its last step. Sizes in bytes.
+/// The memory of one placement at each stage, from before its load to its last step. Sizes in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stages {
@@ -73,7 +73,8 @@ pub struct StagedGpu {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reading {
-    /// The stage: `opened` (before the load), `loaded`, and then `prompt`, `decoded` or `full` after a [`Step`].
+    /// The stage: `unopened` and `opened` (before the load), `loaded`, and then `prompt`, `decoded` or `full` after a
+    /// [`Step`].
     pub stage: String,
     /// Tokens of the text: the prompt and the generated tokens. The last generated token is not computed.
     pub depth: usize,
@@ -224,8 +225,8 @@ impl Stages {
     }
 
     /// The first fault, in words: the last stage failed, a GPU's allocated bytes are not the planned bytes, or a GPU
-    /// lost more memory besides them than the plan had left free. A [refusal](Outcome::Refused) is no fault, because
-    /// nothing was promised.
+    /// lost more memory in addition to these bytes than the plan had left free. A [refusal](Outcome::Refused) is no
+    /// fault, because nothing was promised.
     pub fn fault(&self) -> Option<String> {
         let failure = self.outcome.failure().map(str::to_owned);
         failure.or_else(|| self.gpus.iter().find_map(StagedGpu::fault))

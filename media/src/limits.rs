@@ -50,7 +50,7 @@ pub struct SoundLimits {
     /// `seconds` x 48,000 x 4 bytes: by default 330 MiB. If the file does not state its length, decoding needs three
     /// times as much for a moment.
     pub seconds: u32,
-    /// Maximum number of channels; by default 16. They are mixed to one.
+    /// Maximum number of channels; by default 16. They are mixed down to one.
     pub channels: u32,
     /// The minimum sample rate in Hz; by default 4,000.
     pub min_rate: u32,

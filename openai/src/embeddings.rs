@@ -112,7 +112,7 @@ impl EmbeddingRequest {
         let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
-                // Only the beginning is tokenized, because a tokenizer needs about forty times as much memory as the
+                // Only the beginning is tokenized, because a tokenizer needs up to 120 times as much memory as the
                 // text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
                 embedder.embed_with(&texts, true, normalization)?

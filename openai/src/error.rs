@@ -167,8 +167,8 @@ fn cut(text: &mut String, most: usize) {
 /// Maximum bytes of text for each token of the context. In most texts, a token is three or four bytes long.
 const BYTES_PER_TOKEN: usize = 32;
 
-/// Refuses a text that is far too long for the context, without tokenizing the text. A tokenizer needs about forty
-/// times as much memory as the text.
+/// Refuses a text that is far too long for the context, without tokenizing the text. A tokenizer needs up to 120
+/// times as much memory as the text (a text of one repeated letter, SmolLM2).
 pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<(), ApiError> {
     let most = context.saturating_mul(BYTES_PER_TOKEN);
     if bytes <= most {

@@ -268,7 +268,7 @@ impl<'a> CallBody<'a> {
 
 /// The tools of a request, and which of them may or must be called.
 pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
-    // The tools are read twice and become two trees, so their values count twice.
+    // The tools are read twice and become two trees, so their values count twice towards `MAX_VALUES`.
     let typed: Vec<ToolBody> = body.tree("tools")?.unwrap_or_default();
     let shown = body.tree("tools")?.unwrap_or_default();
     let as_tool = |tool: ToolBody| Tool {

@@ -218,7 +218,8 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
     Ok(sampling)
 }
 
-/// Sets a parameter whose number has a special meaning in llama-server or vLLM. Returns whether this number has one.
+/// Sets a parameter whose number has a special meaning in llama-server or vLLM. Returns whether this number has such a
+/// meaning.
 fn set_by_number(sampling: &mut Sampling, name: &str, number: &str, context: u32) -> bool {
     match (name, number) {
         ("top_k", "-1") => sampling.top_k = 0,

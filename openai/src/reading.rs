@@ -1,6 +1,6 @@
 //! Parses JSON that is not trusted. The errors say what is wrong, and where. The memory is limited to a small multiple
-//! of the body: each parameter stays text until a type reads it, and if a value becomes a tree, its parts are counted
-//! before.
+//! of the body: each parameter stays text until a type reads it, and before a value becomes a tree, its parts are
+//! counted.
 
 use std::borrow::Cow;
 use std::cell::Cell;

@@ -9,7 +9,7 @@ use super::reading::{self, Body, List};
 use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
-/// Maximum number of tokens in a prompt. The longest contexts have as many.
+/// Maximum number of tokens in a prompt: the length of the longest contexts.
 const MAX_TOKENS: usize = 1 << 20;
 
 pub(super) struct TextRequest {

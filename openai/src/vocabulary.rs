@@ -15,7 +15,7 @@ const MAX_TOKENS: usize = 1 << 20;
 const MAX_PIECES: usize = 4096;
 /// The maximum length of a text depends on the context, as if the context had at least `MIN_CONTEXT` and at most
 /// `MAX_CONTEXT` tokens. Programs count tokens in order to cut long texts, so with a small context they must be able to
-/// send longer texts. A tokenizer needs about eighty times as much memory as the text.
+/// send longer texts. A tokenizer needs up to 120 times as much memory as the text.
 const MIN_CONTEXT: usize = 1 << 13;
 const MAX_CONTEXT: usize = 1 << 15;
 /// Maximum number of tokens that are listed together with their texts, because each becomes a JSON object.

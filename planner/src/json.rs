@@ -98,7 +98,7 @@ pub(crate) fn parse<'a, T>(
         // At a syntax error, the text read so far ends with the wrong byte. At an error in an object's last value, the
         // text may end with the object's closing brace.
         let problem = error.to_string();
-        // The message begins with a point and the key, if the key was read after the end of its object.
+        // If a key is evaluated only after the whole object was read, the message begins with a point and the key.
         let has_key = problem.starts_with('.');
         let is_past = error.is_syntax() || read.ends_with(b"}") && !has_key && !problem.starts_with("missing field");
         let place = place(read.split_last().filter(|_| is_past).map_or(read, |(_, before)| before));

@@ -69,12 +69,13 @@ impl<'s> Outlook<'s> {
         (0..state.models.len()).filter(|&next| next != index).map(after).sum()
     }
 
-    /// The choices of a model, the cheapest first. If staying as it is costs as much as another choice, it comes first.
+    /// The choices of a model, the cheapest first. If staying as it is costs as much as another choice, staying comes
+    /// first.
     fn choices(&self, index: usize) -> Vec<Choice> {
         let model = &self.state.models[index];
         let chance = self.chance(index);
         let load = model.load_seconds(&self.state.machine);
-        // Requests also wait in the queue of a placement for few texts at once, as in `PoolPlan::decide`.
+        // The wait in the queue counts too, as in `PoolPlan::decide`: it is longer if fewer texts run at once.
         let seconds = |rung: &Rung| {
             let seconds = model.demand.seconds(&rung.plan);
             seconds + model.demand.queue_seconds(seconds, rung.sequences(), self.state.now)
@@ -130,8 +131,8 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
 }
 
 impl PoolState {
-    /// Expected seconds of a load of the model `index` after a request for the model `after`, in as far as a request
-    /// sees them: if the one usually follows the other, the pool loads it before.
+    /// Expected seconds that a request for the model `index` waits for a load, if it follows a request for the model
+    /// `after`. If requests for `index` usually follow those for `after`, the pool loads the model in advance.
     pub(crate) fn reload_seconds(&self, index: usize, after: usize) -> f64 {
         let load = self.models[index].load_seconds(&self.machine);
         if !self.limits.anticipate {

@@ -42,7 +42,7 @@ impl Default for Demand {
 }
 
 impl Demand {
-    /// Counts a request that came now. `is_turn`: whether the pool's previous request was for another model.
+    /// Counts a request that arrives at `now`. `is_turn`: whether the pool's previous request was for another model.
     pub fn count_request(&mut self, now: Duration, is_turn: bool) {
         let fade = self.fade(now);
         self.weight = self.weight * fade + 1.0;
@@ -122,9 +122,9 @@ fn queueing(rate: f64, seconds: f64, sequences: u32) -> f64 {
     steady + growing
 }
 
-/// Assumed rates at which a GPU and a host read weights, in bytes per second: data sheets of a mid-range card and of
-/// two channels of DDR4. A host computes a batch about ten times as slowly as it reads weights (docs/speed-model.md),
-/// and an embedder computes only batches.
+/// Assumed bytes of weights per second in one pass. For a GPU, this is the data sheet's rate of a mid-range card. For a
+/// host, it is a tenth of the rate of two channels of DDR4: an embedder computes only batches, and a host computes a
+/// batch about ten times as slowly as it reads the weights.
 const GPU_BYTES: f64 = 300e9;
 const HOST_BYTES: f64 = 40e9 / 10.0;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use autoplace::{load, plan};
 
-/// An error of planning a pool, or of reading its file.
+/// An error of a pool: of its file, of a decision, or of a request for a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -34,7 +34,8 @@ pub enum Error {
     /// A line of the file is invalid.
     #[error("{}, line {line}{}: {problem}", file.display(), key.as_ref().map_or(String::new(), |key| format!(", `{key}`")))]
     Line { file: PathBuf, line: usize, key: Option<String>, problem: String },
-    /// Two models have the same name or alias, or a model names a model that is not in the pool.
+    /// A specification is invalid by itself, or does not agree with the others: two models have the same name or alias,
+    /// or a model names a model that is not in the pool.
     #[error("the model `{name}`: {problem}")]
     Specification { name: String, problem: String },
     /// The model cannot be loaded. Everybody who waits for it gets the same error.

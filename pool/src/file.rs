@@ -233,7 +233,8 @@ impl Source<'_> {
         }
     }
 
-    /// The name of a template's family, unchanged, or the path of a file with a template.
+    /// The name of a template's family or the text of a template, unchanged; otherwise the path of a file with a
+    /// template.
     fn template_of(&self, name: &str) -> String {
         let is_source = name.contains("{{") || name.contains("{%");
         if FAMILIES.contains(&name) || is_source {

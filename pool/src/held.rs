@@ -6,9 +6,9 @@ use autoplace::Plan;
 use autoplace::machine::Machine;
 use autoplace::plan::PlacementKind;
 
-/// The bytes that a placement takes of each device of a machine: its footprint, its companions, and the headroom
-/// without its margin, which includes the prompt store's limit. The margin is listed apart, because all models on a
-/// device share one.
+/// The bytes that a placement takes of each device of a machine: its footprint, its companions, and its headroom
+/// without the margin. The headroom includes the limit of the prompt store. The margin is listed apart, because all
+/// models on a device share one margin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HeldBytes {
@@ -129,8 +129,8 @@ impl Room {
     }
 }
 
-/// Limits the free bytes of a GPU. The bytes of the GPU's own pool of memory are reduced last, because allocations take
-/// these bytes last.
+/// Limits the free bytes of a GPU. The bytes of the GPU's own pool of memory are reduced last, after the bytes that the
+/// GPU shares with the host.
 pub(crate) fn limit(gpu: &mut autoplace::machine::Gpu, free: u64) {
     gpu.free = gpu.free.min(free);
     if let Some(pools) = &mut gpu.pools {

@@ -28,7 +28,7 @@ pub struct PoolPlan {
     pub models: Vec<PlannedModel>,
     /// The devices after the last step: the GPUs in the machine's order, then the host.
     pub devices: Vec<DeviceLeft>,
-    /// The reasons: a sentence for each step, and for each step that was left out.
+    /// The reasons: a sentence for each step, and further sentences, such as one about steps that are not allowed now.
     pub reasons: Vec<String>,
     /// Predicted seconds that requests wait because of this decision, during the next ten minutes.
     pub price: f64,
@@ -67,7 +67,7 @@ pub enum Step {
         /// The model.
         model: String,
     },
-    /// Re-place this model, so that it is faster.
+    /// Re-place this model, so that it is faster or computes more texts at once.
     Grow {
         /// The model.
         model: String,
@@ -119,11 +119,11 @@ pub struct DeviceLeft {
 impl PoolPlan {
     /// Decides how to make room for the model `wanted`. Without `wanted`, decides whether loaded models should shrink,
     /// grow or be unloaded. The plan is the one in which requests are predicted to wait least: it may place the model
-    /// smaller, unload idle models, shrink others, or wait for texts to end. The prediction uses the demand of the last
-    /// ten minutes.
+    /// smaller, unload idle models, shrink others, or wait for texts to end. The prediction uses the demand of about
+    /// the last ten minutes.
     ///
-    /// `plan` makes a plan for the model with this index in the state. It is called once more for each model that
-    /// changes, because the exact bytes that the others leave lie between two rungs of its [ladder](crate::Ladder).
+    /// `plan` makes a plan for the model with this index in the state. It is called for each model that changes,
+    /// because the exact bytes that the others leave lie between two rungs of the model's [ladder](crate::Ladder).
     ///
     /// # Errors
     ///
@@ -149,9 +149,9 @@ impl PoolPlan {
     }
 
     /// Decides what to load before the next request, which usually follows the last one, and which models make room for
-    /// it. `plan` is as in [`decide`](Self::decide). `None` if the next two requests are expected to wait as long, if
-    /// requests wait now, if [`Limits::anticipate`](crate::Limits::anticipate) is off, or if enough models were
-    /// reloaded lately. Models with running texts stay as they are.
+    /// it. `plan` is as in [`decide`](Self::decide). `None` if the next two requests are expected to wait as long
+    /// without these loads, if requests wait now, if [`Limits::anticipate`](crate::Limits::anticipate) is off, or if
+    /// enough models were reloaded lately. Models with running texts stay as they are.
     pub fn anticipate(
         state: &PoolState,
         mut plan: impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
@@ -247,8 +247,8 @@ impl PoolPlan {
     }
 }
 
-/// Plans the models that change once more, each for exactly the bytes that the others leave. The model of the last step
-/// comes first.
+/// Makes a second plan of each model that changes, for exactly the bytes that the others leave. The model of the last
+/// step comes first.
 fn polish(
     state: &PoolState,
     arrangement: &mut Arrangement,

@@ -7,8 +7,8 @@ use autoplace::machine::Bytes;
 use crate::plan::{PoolPlan, Step};
 
 impl fmt::Display for PoolPlan {
-    /// A table with a row for each model and a column for each device, a row of the bytes that are left, the steps with
-    /// their reasons, and the predicted waiting time.
+    /// A table with a row for each model and a column for each device, a row of the bytes that are left, the steps, and
+    /// the reasons.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heads = self.devices.iter().map(|device| device.name.clone());
         let mut rows: Vec<Vec<String>> = vec![[String::new()].into_iter().chain(heads).collect()];

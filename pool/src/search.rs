@@ -10,8 +10,8 @@ use crate::held::Room;
 use crate::ladder::Rung;
 use crate::state::{ModelState, PoolState};
 
-/// Maximum number of partial arrangements. After it, the best arrangement so far is taken. If there is none, a second
-/// search with the same bound tries the smallest placements first.
+/// Maximum number of partial arrangements. When it is reached, the best arrangement so far is taken. If there is none,
+/// a second search with the same bound tries the smallest placements first.
 const MAX_VISITS: usize = 200_000;
 
 /// A choice for one model.
@@ -67,8 +67,8 @@ pub(crate) fn cheapest(state: &PoolState, wanted: Option<usize>, is_held_off: bo
     cheapest_of(state, (0..state.models.len()).map(choices).collect(), &together)
 }
 
-/// The cheapest arrangement of these choices, which each model has in the order of their prices; `None` if none fits.
-/// The models `first` are arranged first.
+/// The cheapest arrangement of these choices; `None` if none fits. The choices of each model must be in the order of
+/// their prices. The models `first` are arranged first.
 pub(crate) fn cheapest_of(state: &PoolState, choices: Vec<Vec<Choice>>, first: &[usize]) -> Option<Arrangement> {
     let options = choices.into_iter().enumerate().map(|(model, choices)| Options { model, choices });
     let mut options: Vec<Options> = options.collect();

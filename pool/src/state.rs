@@ -20,7 +20,7 @@ const RELOADING: f64 = 30.0;
 /// The most models that may be unloaded or moved for others in a minute, however short their loads are.
 const MAX_RELOADS: u32 = 30;
 
-/// The maximum share of the time that counts as busy. With a larger share, a queue would never end.
+/// The maximum share of the time that counts as busy. Near 1, predicted times would grow without bound.
 const MAX_BUSY: f64 = 0.8;
 
 /// Seconds of a load in addition to reading its file: the process, the context, the warm-up.
@@ -53,7 +53,8 @@ pub struct PoolState {
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
-    /// the room that is left, or waits. `None`: eight, or more if the loads together take less than half of the minute.
+    /// the room that is left, or waits. `None`: eight, or up to 30 if the loads together take at most half of the
+    /// minute.
     pub reloads_per_minute: Option<u32>,
     /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
     /// for all free bytes.
@@ -119,11 +120,11 @@ pub struct ModelState {
     pub ladder: Ladder,
     /// Its placement; `None` while it is not loaded.
     pub loaded: Option<Rung>,
-    /// The demand for it.
+    /// The demand for the model.
     pub demand: Demand,
-    /// Number of requests that wait for it.
+    /// Number of requests that wait for the model.
     pub waiting: u32,
-    /// Number of texts that it generates now.
+    /// Number of texts that the model generates now.
     pub texts: u32,
     /// The predicted time until these texts end.
     pub ends_in: Duration,

@@ -14,7 +14,7 @@ const FORGOTTEN: f64 = 0.01;
 /// The weight of the newest time in a mean time.
 const NEWEST: f64 = 0.2;
 
-/// The weight of what was not seen yet, in the sum of weights.
+/// The weight of all successions that were not seen yet, in the sum of weights.
 const DOUBT: f64 = 1.0;
 
 /// For each model, the models that were requested after it. Times are durations since any fixed moment.
@@ -35,7 +35,7 @@ struct Follower {
 }
 
 impl Succession {
-    /// Counts a request that came now.
+    /// Counts a request that arrives at `now`.
     pub fn wanted(&mut self, name: &str, now: Duration) {
         let last = self.last.replace((name.to_owned(), now));
         let Some((last, at)) = last else { return };
@@ -57,8 +57,9 @@ impl Succession {
         self.last.as_ref().map(|(name, at)| (name.as_str(), *at))
     }
 
-    /// How likely the request after one for `from` is for `to`, from 0 to 1. What was not seen yet is as likely as one
-    /// request that was; it is shared among all models by `share`, the share of `to` in all requests.
+    /// The probability, from 0 to 1, that the request after a request for `from` is for `to`. All successions that were
+    /// not seen yet are together as likely as one that was seen once. `share`, the share of `to` in all requests, is
+    /// the part of `to` in them.
     pub fn chance(&self, from: &str, to: &str, share: f64) -> f64 {
         let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
         let all: f64 = followers.iter().map(|follower| follower.weight).sum();
@@ -66,8 +67,9 @@ impl Succession {
         (seen + DOUBT * share) / (all + DOUBT)
     }
 
-    /// Mean seconds from a request for `from` to one for `to` that follows it. If none has followed lately, the mean to
-    /// any request that has; `None` if no other request was seen.
+    /// Mean seconds from a request for `from` to a request for `to` that follows it. If no request for `to` has
+    /// followed lately, the mean over all requests that have followed `from` or, without these, over all requests;
+    /// `None` before the second request.
     pub fn gap(&self, from: &str, to: &str) -> Option<f64> {
         let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
         if let Some(follower) = followers.iter().find(|follower| follower.name == to) {
@@ -105,7 +107,7 @@ mod tests {
         }
         assert_eq!(seen.last(), Some(("b", at(920))));
         assert!(seen.chance("a", "b", 0.5) > 0.9 && seen.chance("a", "a", 0.5) < 0.1);
-        // A model that has not followed yet is expected as soon as one that has.
+        // Neither `b` nor `c` has followed `b` yet: their gap is the mean gap of the models that have.
         let gaps = [("a", "b"), ("b", "a"), ("b", "b"), ("b", "c")].map(|(from, to)| seen.gap(from, to));
         assert_eq!(gaps, [Some(20.0), Some(80.0), Some(80.0), Some(80.0)]);
         assert_eq!(seen.gap("c", "a").map(f64::round), Some(49.0));

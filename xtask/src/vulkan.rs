@@ -41,8 +41,8 @@ exec glslc "$@"
 
 /// A shader compiler for the demo model, the only model of the tests. It replaces shaders of quantized types other than
 /// Q8_0, and shaders of an extension that Mesa lacks, by invalid SPIR-V, which saves more than half of the time. If
-/// such a shader is requested, the driver refuses it and ggml prints its name. For one shader of each source, the
-/// script also writes the dependencies (`-MD`).
+/// such a shader is requested, the driver refuses it and ggml prints its name. A shader that is compiled with `-MD`,
+/// one of each source, is never replaced, because the compiler then also writes the dependencies of the source.
 #[cfg(unix)]
 const GLSLC_FOR_TESTS: &str = r#"#!/bin/sh
 unset output depends

@@ -42,7 +42,7 @@ use crate::run::token_stream::TokenStream;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
-    /// A request with the settings of the answers. Each answer replaces its prompt.
+    /// A request with the settings of the answers. For each answer, a copy of it gets the prompt.
     pub(super) generate: GenerateRequest,
     /// The engine that generates the answers. `None` if the chat generates each answer with a stream of its own.
     engine: Option<Engine>,
@@ -303,7 +303,7 @@ impl Chat {
         let drops = self.window.when_full == ChatFull::DropOldest;
         let all = self.forgotten().len();
         let n_ctx = Room::new(&self.generate.model.placement().context).each;
-        // Reserves `max_tokens` for the answer, and at most a quarter of the context.
+        // Reserves `max_tokens` for the answer, but at most a quarter of the context.
         let mut most = n_ctx - self.generate.spec.limits.max_tokens.min(n_ctx / 4);
         let (asked, text) = loop {
             let asked = self.ask()?;
@@ -396,8 +396,8 @@ impl Chat {
         }
     }
 
-    /// Keeps the tokens of the prompt and of the answer for the next prompt. If the answer's tokens do not spell its
-    /// text, for example because a stop string was cut off, only the tokens of the prompt are kept.
+    /// Keeps the tokens of the prompt and of the answer for the next prompt. If the tokens of the answer do not spell
+    /// the answer's text, for example because a stop string was cut off, only the tokens of the prompt are kept.
     pub(crate) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
         let mut bytes = Vec::with_capacity(text.len());
         let mut spell = |vocab: &Vocab| tokens.iter().all(|token| vocab.append_piece(*token, true, &mut bytes).is_ok());

@@ -27,8 +27,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The messages that are not shown. If the application has truncated the history so that it ends before this part,
-    /// the whole history is shown.
+    /// The messages that are not shown. If the application has truncated the history so far that the first shown
+    /// message is gone, the whole history is shown.
     pub(crate) fn forgotten<'m>(&self, messages: &'m [Message]) -> &'m [Message] {
         let kept = kept(messages);
         messages.get(kept..self.from).filter(|_| self.from < messages.len()).unwrap_or_default()

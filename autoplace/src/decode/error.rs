@@ -26,7 +26,7 @@ pub enum Error {
     /// The context of the new plan has no room for the longest text, or for all texts together.
     #[error("the texts take {tokens} tokens, but the new plan's context holds only {context}")]
     ContextTooSmall { tokens: usize, context: usize },
-    /// The context of the new plan has fewer sequences than texts are running.
+    /// The context of the new plan has fewer sequences than there are running texts.
     #[error("{running} texts are running, but the new plan's context has only {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
     /// Other objects outside the session (a clone, a context, a vocabulary or a sampler) still use the native model.

@@ -74,8 +74,8 @@ impl PromptOrder {
         }
     }
 
-    /// Reduces the number of tokens that are still to be computed of a waiting prompt, because the cache holds the
-    /// other tokens.
+    /// Reduces the number of tokens that a waiting prompt still has to compute, because the cache holds the other
+    /// tokens.
     pub(crate) fn shorten(&mut self, id: SequenceId, tokens: usize) {
         if let Ok(at) = self.find(id) {
             let prompt = &mut self.prompts[at];

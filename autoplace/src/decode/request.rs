@@ -191,9 +191,9 @@ impl GenerateRequest {
         self
     }
 
-    /// Forbids tokens that end the text before `n` tokens were generated: the model's own end tokens and each
-    /// [`stop_token`](Self::stop_token). Stop strings, limits and a complete constraint can still end the text
-    /// earlier. Default: 0.
+    /// Until `n` tokens were generated, forbids the tokens that end the text: the model's own end tokens and each
+    /// [`stop_token`](Self::stop_token). Stop strings, limits and a complete constraint can still end the text earlier.
+    /// Default: 0.
     pub fn min_tokens(mut self, n: usize) -> Self {
         self.spec.limits.min_tokens = n;
         self
@@ -318,8 +318,8 @@ impl GenerateRequest {
         self
     }
 
-    /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default:
-    /// the model's own, or 1.0.
+    /// Makes the last 64 tokens ([`Sampling::repeat_last_n`]) less likely: positive logits are divided by `penalty`,
+    /// others are multiplied by it; 1.0 is off. Default: the model's own, or 1.0.
     #[doc(alias = "repetition_penalty")]
     #[doc(alias = "penalty_repeat")]
     pub fn repeat_penalty(mut self, penalty: f32) -> Self {

@@ -165,8 +165,8 @@ impl Step<'_> {
         }
     }
 
-    /// Fills the batch with the next tokens of the texts of one adapter set: one token of each text that generates, and
-    /// a chunk of the prompts, in their order.
+    /// Fills the batch with the next tokens of the texts of one adapter set: one token of each generating text, and a
+    /// chunk of the prompts, in the order of `prompts`.
     fn fill(&mut self) -> Result<(), Error> {
         let Work { batch, asking, prompts, turns, prompt_chunk, .. } = &mut *self.work;
         let scales = turns.next(self.sequences);

@@ -13,10 +13,10 @@ impl AbortHandle {
         Self(Arc::new(abort))
     }
 
-    /// Aborts the running computation, or the next one. An aborted text ends with
+    /// Aborts the running computation or, if none is running, the next one. An aborted text ends with
     /// [`FinishReason::Aborted`](crate::generate::FinishReason::Aborted); another aborted call fails with
-    /// [`llama_sys::Error::Aborted`]. After the end of the computation, this does nothing. The CPU stops at once; a GPU
-    /// finishes its part of the graph first.
+    /// [`llama_sys::Error::Aborted`]. After the end of the text, session or embedder, this does nothing. The CPU stops
+    /// at once; a GPU finishes its part of the graph first.
     pub fn abort(&self) {
         (self.0)();
     }

@@ -134,8 +134,8 @@ impl ModelBuilder {
     }
 
     /// Sets the depths, in live tokens, for which the placement is made. Default: [`Depth::Follow`](plan::Depth). If
-    /// one placement is faster up to some depth within the context and another one beyond it, the model moves between
-    /// the two placements, between two tokens.
+    /// one placement is faster up to some depth within the context, and another one is faster beyond it, the model
+    /// moves from one to the other. A move comes between two tokens.
     pub fn depth(mut self, depth: plan::Depth) -> Self {
         self.options.request.depth = depth;
         self

@@ -44,7 +44,7 @@ pub(crate) fn worker_build() -> String {
     build_name() + if cfg!(feature = "constraints") { ", constraints" } else { "" }
 }
 
-/// Whether the device is one of [`llama_sys::sim`], which are named `SIM0` to `SIM14`.
+/// Whether the device is simulated. The devices of [`llama_sys::sim`] are named `SIM0` to `SIM14`.
 pub(super) fn is_simulated(device: &str) -> bool {
     let number = device.strip_prefix("SIM");
     number.is_some_and(|number| number.parse::<usize>().is_ok_and(|n| n < MAX_CARDS))

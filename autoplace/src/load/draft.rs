@@ -52,7 +52,7 @@ impl LoadOptions {
         Ok(loaded)
     }
 
-    /// Loads the draft model. Returns it with the bytes that it took of its GPU.
+    /// Loads the draft model. Also returns the number of bytes that it took of its GPU.
     fn make_draft(
         &self,
         path: &Path,
@@ -97,8 +97,7 @@ impl LoadOptions {
         Ok((draft, allocated.max(shrunk)))
     }
 
-    /// Compares the bytes that a draft model or a projector took of its GPU with the plan. Returns a note about the
-    /// difference.
+    /// Compares the GPU memory that a draft model or a projector took with the planned bytes. Returns a note about it.
     pub(super) fn judge_companion(
         &self,
         planned: &PlannedCompanion,

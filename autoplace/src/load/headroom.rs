@@ -121,7 +121,8 @@ impl Reading {
     }
 }
 
-/// The sizes of the work of a model's blocks, and of blocks together with the output layer, which the last GPU has.
+/// How large the computations of a GPU become: of a GPU that has only blocks, and of the last GPU, which has the output
+/// layer too.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) blocks: PeakSizes,

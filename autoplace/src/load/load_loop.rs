@@ -1,6 +1,6 @@
 //! The load loop: reads the free memory, plans, carries the plan out, and compares the plan with the memory that the
 //! load took. If memory runs short, everything is released. The next attempt plans with the memory that is free by
-//! then, and with the limits that the failure has taught.
+//! then, and with the ceilings that the failure has set.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -159,9 +159,9 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
     counted
 }
 
-/// The reason why a projector is not supported: the rows of an image depend on the tokens before it, although this
-/// crate prepares images without their prompts, so that any text can use them again. DeepSeek 4 pads images so that its
-/// text model compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
+/// The reason why a projector is not supported: the rows of an image depend on the tokens before it, but this crate
+/// prepares images without their prompts, so that any text can use them again. DeepSeek 4 pads images so that its text
+/// model compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
 fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let reason =
         || "the padding of its images depends on their place in the prompt, which is not supported yet".to_owned();

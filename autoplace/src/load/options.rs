@@ -289,7 +289,7 @@ pub enum Verify {
     #[default]
     Quick,
     /// Computes the whole context up to its last position, which takes as long as a prompt of `n_ctx` tokens. Reserves
-    /// compute buffers for all numbers of tokens, so that none grows later.
+    /// compute buffers for all numbers of tokens, so that no buffer grows later.
     Full,
 }
 

@@ -163,7 +163,7 @@ impl LoadedNotice {
         let said = Mutex::new(Said { last: (Generated::default(), Instant::now()), is_any: false });
         let notice = Arc::new(notice);
         let written = Arc::clone(&notice);
-        // One speed may wait while another one is written. A further one is left out, as a newer one follows soon.
+        // One speed may wait while another one is written. Further speeds are left out, because newer ones follow soon.
         let (speeds, received) = sync_channel(1);
         let writer = thread::Builder::new().name("autoplace-notice".to_owned());
         match writer.spawn(move || write_speeds(&written, model, &received)) {
@@ -202,7 +202,8 @@ impl LoadedNotice {
 
 impl Drop for LoadedNotice {
     fn drop(&mut self) {
-        // The thread ends with its channel. The file is removed after it, so that no speed is written to a new one.
+        // The thread ends when its channel is closed. The file is removed only after that, because the thread would
+        // create it again to write a speed.
         self.speeds = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();

@@ -52,7 +52,7 @@ pub(super) fn follow(
             plan.by_depth = None;
         }
     }
-    // The model may have moved since the plan was saved.
+    // The model's file may have been moved since the plan was saved.
     plan.model.path.clone_from(&profile.path);
     plan.by_depth.iter_mut().for_each(|by_depth| by_depth.plan.model.path.clone_from(&profile.path));
     Ok((plan, machine, lease))

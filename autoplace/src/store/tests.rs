@@ -50,7 +50,7 @@ fn put_text(store: &PromptStore, root: &str, text: Text<'_>, with_rest: bool) ->
     tokens.len()
 }
 
-/// The number of tokens that the store returns of a text, all of them as they were put in.
+/// Checks that the store returns the tokens of a text as they were put in. Returns the number of these tokens.
 fn get(store: &PromptStore, root: &str, tokens: &[Token], with_rest: bool) -> usize {
     get_text(store, root, Text::plain(tokens), with_rest)
 }

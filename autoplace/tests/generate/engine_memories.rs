@@ -14,8 +14,8 @@ const ALL: [&str; 5] = ["phi3", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
 struct Kind {
     arch: &'static str,
     model: Model,
-    /// Prompts of several lengths. Some are shorter and some are longer than the windows, and than a graph of 32
-    /// tokens. Two of them have the same beginning.
+    /// Prompts of several lengths. Some are shorter than both the windows and a graph of 32 tokens, and some are
+    /// longer. Two of them have the same beginning.
     prompts: Vec<Vec<Token>>,
     /// The answers that llama.cpp gives to the prompts.
     expected: Vec<Vec<Token>>,

@@ -138,8 +138,7 @@ fn a_fork_copies_what_an_own_sampler_remembers_and_a_roll_back_keeps_it() {
     texts.generate_to(&mut session, back, 5);
     session.roll_back(back, 4).unwrap();
     texts.run(&mut session);
-    // After four more calls, the sampler has come back to the same place of its order. So the same tokens are chosen
-    // again.
+    // The sampler's choices repeat after four calls. Four tokens were rolled back, so the same tokens are chosen again.
     assert_eq!(texts.of(back).tokens, [&alone[..5], &alone[1..]].concat());
 }
 

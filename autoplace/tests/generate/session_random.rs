@@ -38,7 +38,7 @@ const PROMPTS: [&str; 6] = [
     "In the beginning God created the heaven and the earth. And the earth was without form, and void",
 ];
 
-/// A maximum number of tokens. No text in this file has as many.
+/// A maximum number of tokens that no text in this file reaches.
 const MAX_TOKENS: usize = 40;
 
 /// The token that a model which was just loaded would choose after these tokens. Each token is computed only once.

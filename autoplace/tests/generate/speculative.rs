@@ -196,7 +196,7 @@ fn without_a_drafter_nothing_is_drafted_and_the_reason_is_given() {
         let statistics = drafted.statistics();
         assert_eq!((statistics.drafts_off, statistics.drafted_tokens), (Some(off), 0));
     }
-    // The file contains no block, or the context has several sequences.
+    // The file contains no prediction block, or the context has several sequences.
     let none = builder(&plain, request(512, 1, 3)).mtp(true).load();
     assert_matches!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
     let states = prediction_heads::steps_with_states(folder.path());

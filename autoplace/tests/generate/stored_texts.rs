@@ -304,7 +304,7 @@ fn a_waiting_text_is_restored_while_another_text_goes_on() {
                 let whole: Vec<Token> = begun.token.into_iter().chain(answered(running).tokens).collect();
                 assert_eq!(whole, raw(&model, &prompt, 300), "{title}");
                 history = [next, again.tokens].concat();
-                // Two texts at the same time displace both others.
+                // Two further texts, which run at the same time, displace the two earlier ones.
                 let others = [30, 40].map(|seed| engine.submit(generate(&model, &words(seed + round, 100))).unwrap());
                 others.into_iter().for_each(|text| drop(answered(text)));
             }
@@ -461,7 +461,7 @@ fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts
 }
 
 /// The draft model's context keeps the cells of texts that the model's context has forgotten. If these cells leave no
-/// room for a restored text, its pieces stay in the store until they have made room.
+/// room for a stored text, the text's pieces stay in the store, and are restored once there is room.
 #[test]
 fn a_draft_models_context_without_room_does_not_forget_a_stored_text() {
     let folder = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ fn fewer_tokens_at_once_are_loaded_as_they_were_chosen() {
     assert!(numbers.len() > 1 && numbers.last() == Some(&512), "{numbers:?}");
 }
 
-/// A machine whose host has memory bandwidth, so that plans have a predicted speed.
+/// A machine with a stated memory bandwidth of the host, so that plans have a predicted speed.
 fn host() -> Machine {
     Machine::new(Host::new(gib(8)).bandwidth(50_000_000_000))
 }

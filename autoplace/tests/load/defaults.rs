@@ -85,8 +85,8 @@ fn documented(column: &str) -> Fields {
     fields
 }
 
-/// Checks that the document contains exactly these fields, with their values. The fields that are left out do not
-/// count.
+/// Checks that the document contains exactly these fields, with their values. The document may omit the fields in
+/// `apart`, but llama.cpp must still have them.
 #[track_caller]
 fn hold(column: &str, theirs: &Fields, apart: &str) {
     let documented = documented(column);

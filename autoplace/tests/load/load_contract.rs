@@ -388,7 +388,8 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
 fn a_load_that_took_too_much_gives_an_error_a_note_or_a_smaller_plan() {
     own_process!();
     let pools = mib(2);
-    // The caller lends only a part of the card. The pools take more than the plan leaves of that part.
+    // The caller lends only a part of the card. The driver's pools need more memory than the plan leaves free in that
+    // part.
     let lent = |more: u64| {
         let gpu = card_of(TOTAL).growth(pools).register().unwrap();
         let mut machine = load::detect().unwrap();

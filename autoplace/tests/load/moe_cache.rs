@@ -198,8 +198,8 @@ fn of_32_experts(folder: &Path) -> PathBuf {
     random_weights::write(&sketch, folder)
 }
 
-/// The weights are random, but each token's experts are chosen by the model's own routers. The curve is learned with
-/// each size of the cache. From one size to another it may be further off, because these models have few experts.
+/// The weights are random, but each token's experts are chosen by the model's own routers. The curve is learned anew
+/// for each size of the cache. For another size it may be further off, because these models have few experts.
 #[test]
 fn once_learned_texts_hit_within_five_points_of_what_a_plan_expects() {
     own_process!();

@@ -20,8 +20,8 @@ use test_support::synthetic::Sketch;
 const PROBES: usize = 1_000;
 const ROUNDS: usize = 4;
 
-/// The growth of memory in a round, in bytes, from which on it counts as a leak. A leak of 200 bytes in each probe
-/// would reach this number, and the smallest object of a probe, the description of a tensor, is larger than that.
+/// Memory that grows by at least this many bytes in every round is a leak. A leak of 200 bytes in each probe would
+/// reach this number, and the smallest object of a probe, the description of a tensor, has more than 200 bytes.
 const GROWTH: u64 = 200 * PROBES as u64;
 
 /// A variable that `cargo xtask sanitize` sets. The sanitizer itself finds leaks, so some hundred probes are enough. It

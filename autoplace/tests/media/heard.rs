@@ -52,7 +52,7 @@ fn a_sound_is_resampled_and_the_text_about_it_is_llama_cpps() {
         let raw = Raw::new(&native, 1024);
         assert_eq!(ours.tokens, their_tokens(raw, &mut theirs, &chunks, 24), "{samples} samples");
 
-        // At another rate, the same tone is another sound, but it has as many rows.
+        // At another rate, the same tone is another sound, but it has the same number of rows.
         let other = complete(greedy(&model, heard(&tone(48_000, samples * 3))), &model).statistics();
         assert_eq!(other.media_tokens, ours.statistics().media_tokens, "{samples} samples");
         assert!(other.encoded_media >= 1);

@@ -79,7 +79,7 @@ fn eight_texts_about_one_picture_encode_it_once() {
     }
 }
 
-/// A model in which a picture may have up to 1,024 rows, and a picture that has as many.
+/// A model in which a picture may have up to 1,024 rows, and a picture with that number of rows.
 fn detailed(folder: &Path, sequences: u32, kv_unified: bool) -> (Model, Image) {
     let files = files("Small Qwen2-VL", folder);
     let request = request(1536 * sequences, sequences, kv_unified);

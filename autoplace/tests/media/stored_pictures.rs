@@ -119,7 +119,7 @@ fn only_the_same_picture_of_the_same_size_from_the_same_projector_is_restored() 
         // With another limit, the same pixels have other rows. Some of these have the same numbers.
         let builder = seeing_by(family, folder.path(), exact()).image_max_tokens(12).prompt_store(in_folder(&files));
         assert_eq!(restored(&builder.load().unwrap(), about(&image)), before, "{family}");
-        // With another projector too, the rows are others.
+        // With another projector, the rows are different too.
         let path = folder.path().join("mmproj.gguf");
         let builder = seeing_by(family, folder.path(), exact()).prompt_store(in_folder(&files));
         let mut bytes = std::fs::read(&path).unwrap();

@@ -141,8 +141,8 @@ fn compare(
     let (mut low, mut high) = (f64::INFINITY, 0_f64);
     for input in inputs {
         let mut theirs = Reserved::default();
-        // SAFETY: the path is a C string, the device one of ggml's or null, `theirs` laid out as the callee's struct;
-        // exceptions are caught there.
+        // SAFETY: the path is a C string; the device is null or one of ggml's; `theirs` has the layout of the callee's
+        // struct; the callee catches all exceptions.
         let failed = unsafe {
             clip_reserve(path.as_ptr(), device, hears, fused, input.width, input.height, input.images, &raw mut theirs)
         };

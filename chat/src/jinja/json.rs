@@ -161,5 +161,5 @@ impl Dumps {
     }
 }
 
-/// Maximum indent. No published template needs as much, and it is too small to make the output much longer.
+/// Maximum indent. No published template needs more, and an output with this indent is not much longer.
 const MAX_INDENT: i64 = 1000;

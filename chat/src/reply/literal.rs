@@ -133,7 +133,7 @@ impl Reader<'_> {
         match quotes {
             Quotes::Gemma if self.next_is("<|\"|>") => Ok(Some(self.until("<|\"|>")?.to_owned())),
             Quotes::Gemma if self.next_is("<escape>") => Ok(Some(self.until("<escape>")?.to_owned())),
-            // Sometimes models write lists and objects as JSON.
+            // Sometimes models write lists and objects as JSON, with strings in plain quotation marks.
             Quotes::Gemma if self.next_is("\"") => self.quoted('"').map(Some),
             Quotes::Python if self.next_is("'") => self.quoted('\'').map(Some),
             Quotes::Python if self.next_is("\"") => self.quoted('"').map(Some),

@@ -45,7 +45,7 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
         FlashAttention::Auto => -1,
     };
     let keys = [
-        // The version of llama.cpp that was measured, such as `llama.cpp 0.6.0-dev`.
+        // autoplace and the llama.cpp that was measured, such as `autoplace 0.1.0, llama.cpp 0.8.0 (CPU)`.
         ("build_commit", json!(measurement.made_by)),
         ("build_number", json!(0)),
         ("cpu_info", json!(machine.host.cpu.as_deref().unwrap_or_default())),

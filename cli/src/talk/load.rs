@@ -41,7 +41,7 @@ pub(super) struct LoadArgs {
     /// If the machine has changed, plans the stored request again and says what has changed
     #[arg(long, requires = "plan")]
     replan: bool,
-    /// Threads to compute with [default: as many as the CPU has cores]
+    /// Threads to compute with [default: one per usable core; at most 4 generate if all layers are on GPUs]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     threads: Option<u32>,
     /// Threads for prompts [default: as --threads]

@@ -40,7 +40,7 @@ pub(super) struct SamplingArgs {
     /// Minimum probability of a token that XTC drops
     #[arg(long, value_name = "P")]
     xtc_threshold: Option<f32>,
-    /// Divides the logits of recent tokens; 1 is off
+    /// Factor that makes recent tokens less likely; 1 is off
     #[arg(long, value_name = "F")]
     repeat_penalty: Option<f32>,
     /// Number of recent tokens for the penalties; -1 for the whole context

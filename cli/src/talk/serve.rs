@@ -54,8 +54,8 @@ pub(crate) struct ServeArgs {
     /// Maximum number of waiting answers; further requests are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(super) queue: usize,
-    /// Maximum prompt tokens between two tokens of running answers. Fewer delay those answers less, and the first
-    /// tokens of new answers more [default: the rest of --ubatch]
+    /// Maximum prompt tokens between two tokens of running answers. A smaller number delays those answers less, and the
+    /// first tokens of new answers more [default: the rest of --ubatch]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(super) prompt_chunk: Option<u32>,
     /// A host from which images of requests may be fetched, NAME or NAME:PORT; repeat for several [default: none, and

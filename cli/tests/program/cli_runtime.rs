@@ -41,7 +41,7 @@ fn a_runtime_is_installed_listed_found_and_removed() {
     let found = user.says(&["runtime", "which"]);
     assert!(found.starts_with("ours  CPU  10 B\n") && found.contains(", by a compiler\n"), "{found}");
 
-    // A damaged file is said where the runtime is listed.
+    // If a file of a runtime is damaged, the list says so.
     fs::write(runtimes.join("ours/libllama.so.0"), "a library!").unwrap();
     let listed = user.says(&["runtime", "list"]);
     assert!(listed.contains("libllama.so.0: its hash is"), "{listed}");

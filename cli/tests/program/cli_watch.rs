@@ -130,7 +130,7 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     let printed = text(&output.stdout);
     assert!(printed.starts_with("verdict: the model runs slower") && !printed.contains(&demo), "{printed}");
 
-    // This case just misses: the program already has as many layers on the card as possible.
+    // There is no finding here: the program already has as many layers on the card as possible.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
     let (cause, _, verdict) = watched(&user, all.id());
     assert_eq!(cause, Value::Null, "{verdict}");
@@ -261,8 +261,8 @@ fn lm_studio_reports_its_context_and_not_its_file_which_is_then_asked_for() {
         let model = &verdict["evidence"]["model"];
         assert_eq!(model["running"]["program"], "LM Studio");
         assert!(model["running"]["notes"].to_string().contains("does not report its layers"), "{model}");
-        // If a program's share is not known, the free memory is not known, either. But on a card that was described it
-        // is known.
+        // If a program's share is not known, the free memory of a real card is not known either. The free memory of a
+        // described card is known.
         assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
         assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
     }

@@ -58,8 +58,8 @@ fn answers_are_the_same_with_and_without_isolation() {
     faults_are_refused_alike(&servers);
 }
 
-/// Sends requests that contain faults. Every fault must be reported as an error of the client, whether the server finds
-/// the fault or a worker.
+/// Sends requests that contain faults. Every fault must be reported as an error of the client, whether the server or a
+/// worker finds it.
 fn faults_are_refused_alike(servers: &[Server; 2]) {
     let text = |more: Value| {
         let mut body = json!({"prompt": "a", "max_tokens": 1});

@@ -60,8 +60,8 @@ fn loaded(listed: &Value) -> (usize, u64) {
     (loaded.len(), loaded.iter().map(|[bytes, _]| bytes).sum::<u64>() + margin)
 }
 
-/// How many bytes of host memory each model takes without the margin, the margin, and the text that each writes. Each
-/// model runs alone, in a server without a limit.
+/// How many bytes of host memory each model takes without the margin, the margin, and the text that each writes. The
+/// models answer one after the other, in a server without a limit.
 fn alone(models: &[String], folder: &str) -> (Vec<u64>, u64, Vec<Value>) {
     fs::write(format!("{folder}/alone.toml"), file(models, 1 << 40)).unwrap();
     let server = Server::start_pool(&["--models", &format!("{folder}/alone.toml")]);
@@ -192,7 +192,7 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
         "bytes that the loaded models take of the host with the margin, at most: {}",
         most_held.load(Ordering::Relaxed)
     );
-    // The lower limit may be seconds old.
+    // The limit may have been lowered only seconds ago, so that the pool has yet to unload a model.
     let begun = Instant::now();
     let (mut count, mut bytes) = loaded(&server.get("/v1/models").1);
     while bytes > one && begun.elapsed() < Duration::from_secs(60) {

@@ -1,5 +1,5 @@
-// Stands for the CUDA backend. The other machine's own compiler compiles this file. When an exception passes through
-// it, an object is destroyed.
+// This file stands for the CUDA backend. The other machine's own compiler compiles it. When an exception passes through
+// this code, an object is destroyed.
 
 #include <string>
 

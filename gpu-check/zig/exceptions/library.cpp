@@ -1,4 +1,5 @@
-// Stands for llama.cpp's libraries. It throws exceptions, and catches exceptions that the program throws through it.
+// This file stands for llama.cpp's libraries. It throws exceptions, and catches those that the program throws through
+// it.
 
 #include <stdexcept>
 #include <string>

@@ -1,4 +1,4 @@
-// Stands for the programs with their shim. The exit code is the number of the first step that failed.
+// This file stands for the programs with their shim. The exit code is the number of the first step that failed.
 
 #include <cstring>
 #include <exception>

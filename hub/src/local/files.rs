@@ -1,4 +1,4 @@
-//! What can be known about a file before its header is read: its identity, its length, and whether it begins like a
+//! Facts about a file that are known before its header is read: its identity, its length, and whether it begins like a
 //! GGUF file.
 
 use std::fs::{File, Metadata};

@@ -60,9 +60,9 @@ impl Models {
     }
 
     /// Groups of models that are equal but lie in different files. A group consists of the indices of two or more
-    /// models, in ascending order. Models are equal if two hashes are equal: that of the header, and that of the first
-    /// page (4 KiB) of each tensor. Only models of the same length are compared. If a model cannot be read, it is in no
-    /// group; [`LocalModel::header`] then returns the reason.
+    /// models, in ascending order. Models are equal if a hash of the header and of the first page (4 KiB) of each
+    /// tensor is the same. Only models of the same length are compared. If a model cannot be read, it is in no group;
+    /// [`LocalModel::header`] then returns the reason.
     pub fn duplicates(&self) -> Vec<Vec<usize>> {
         duplicates::groups(&self.models)
     }

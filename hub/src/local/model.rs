@@ -1,4 +1,4 @@
-//! What a search of this machine has found: models, and the stores in which they are.
+//! The results of a search of this machine: models, and the stores in which they are.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

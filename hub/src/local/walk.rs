@@ -166,7 +166,7 @@ impl Finder {
         files::id(folder, &metadata).is_some_and(|id| self.folders.insert(id))
     }
 
-    /// What was read from a folder; `None` if there was an error. Errors are recorded, except if there is no such
+    /// The result of reading a folder; `None` if there was an error. Errors are recorded, except if there is no such
     /// folder.
     fn of_folder<T>(&mut self, folder: &Path, read: io::Result<T>) -> Option<T> {
         let read = read.inspect_err(|error| {

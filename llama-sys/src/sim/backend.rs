@@ -42,7 +42,7 @@ const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     graph_optimize: None,
 };
 
-/// By this number ggml recognises our kind of backend.
+/// ggml recognises our kind of backend by this number.
 static GUID: raw::ggml_guid = *b"autoplace-sim-01";
 
 /// ggml's CPU device; NULL if no CPU backend is loaded.

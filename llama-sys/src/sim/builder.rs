@@ -114,9 +114,10 @@ impl SimGpuBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] if [`MAX_CARDS`](super::MAX_CARDS) cards are registered or still have memory
-    /// allocated, for an alignment that is not a power of two, for a text with a NUL byte, for a backend called `RPC`,
-    /// and inside the progress callback of a load. Also for a [shared](Self::shared) file that cannot be written or
-    /// locked, or that 64 cards already share. Further, the errors of [`Backend::init`](crate::Backend::init).
+    /// allocated, for an alignment that is not a power of two or is above 4096, for a text with a NUL byte, for a
+    /// backend called `RPC`, and inside the progress callback of a load. Also for a [shared](Self::shared) file that
+    /// cannot be written or locked, or that 64 cards already share. Further, the errors of
+    /// [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {
         self.rules.check()?;
         // llama.cpp sorts devices of a backend with this name to the front, and treats their names as endpoints

@@ -21,8 +21,7 @@ pub(super) fn log_error(line: &str) {
     let mut callback: raw::ggml_log_callback = None;
     let mut data: *mut c_void = std::ptr::null_mut();
     // SAFETY: both pointers are valid; the callback is the one that was passed to llama_log_set, which sets it for ggml
-    // too (llama-impl.cpp, llama_log_set). The callback takes a NUL-terminated text from any
-    // thread.
+    // too (llama-impl.cpp, llama_log_set). The callback takes a NUL-terminated text from any thread.
     unsafe {
         raw::llama_log_get(&raw mut callback, &raw mut data);
         if let Some(callback) = callback {

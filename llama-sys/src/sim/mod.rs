@@ -150,7 +150,7 @@ impl SimGpu {
         self.card.allocations.get()
     }
 
-    /// Number of computations so far, including failed ones. Each is of a graph or of a part of a graph.
+    /// Number of computations so far, including failed ones. Each computes a graph or a part of a graph.
     pub fn graphs(&self) -> u64 {
         self.card.graphs.get()
     }

@@ -70,7 +70,8 @@ mod tests {
         drop(first);
         assert!(is_listed(entry));
         drop(second);
-        // This does not hold if another test has taken the slot meanwhile.
+        // Another test may have taken the slot meanwhile, so the entry may be listed again. But it does not wait to be
+        // removed.
         assert!(!is_leaving(entry));
     }
 

@@ -13,8 +13,8 @@ use crate::raw;
 pub const MAX_CARDS: usize = 15;
 
 /// A place for a card: a registry entry with its one device and the device's buffer types. ggml cannot free any of
-/// these while somebody may hold a pointer to them. So there are [`MAX_CARDS`] slots as long as the process lives.
-/// Cards are put into them and removed from them.
+/// these while somebody may hold a pointer to them. So there are [`MAX_CARDS`] slots as long as the process lives, each
+/// for one card after another.
 pub(super) struct Slot {
     pub(super) name: CString,
     pub(super) host_name: CString,
@@ -28,7 +28,7 @@ pub(super) struct Slot {
 }
 
 // SAFETY: the memory behind the raw structs lives until the process ends and is never written after `Slot::new`: ggml
-// only reads vtables and contexts (ggml-backend-impl.h). All other fields are Rust types that guard themselves.
+// only reads vtables and contexts (ggml-backend-impl.h). All other fields are `Send` and `Sync`.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -83,7 +83,7 @@ impl Slot {
         self.card.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this is the buffer type of the card's own memory.
+    /// Whether this is the buffer type of the card's memory, or of files that are mapped into it.
     pub(super) fn owns(&self, buft: raw::ggml_backend_buffer_type_t) -> bool {
         buft == self.buft || buft == self.mapped_buft
     }

@@ -292,7 +292,7 @@ pub(super) fn curve(name: &str, ink: Ink, points: Vec<Mark>, is_line: bool, has_
     Curve { name: name.to_owned(), ink, points, is_line, has_dots }
 }
 
-/// Removes the characters that XML 1.0 cannot contain: it has no escapes for control characters. The backend escapes
+/// Replaces the characters that XML 1.0 cannot contain: it has no escapes for control characters. The backend escapes
 /// the characters that have a meaning in XML.
 pub(super) fn printable(text: &str) -> String {
     let cannot = |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{fffe}' | '\u{ffff}');

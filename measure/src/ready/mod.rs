@@ -47,8 +47,8 @@ impl Default for Ready {
 }
 
 impl Ready {
-    /// Six runs in two minutes, with at most 64 tokens each. If the two minutes are over before the sixth run, three
-    /// runs are enough.
+    /// Six runs in two minutes, with at most 64 tokens in a prompt and at most 64 generated tokens. If the two minutes
+    /// are over before the sixth run, three runs are enough.
     pub fn quick() -> Self {
         Self { runs: 6, over: Duration::from_secs(120), is_quick: true, ..Self::default() }
     }
@@ -133,7 +133,7 @@ pub struct Check {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Aspect {
-    /// All runs are as fast as the first runs.
+    /// The runs are about as fast as the first runs.
     #[error("drift")]
     Drift,
     /// The GPUs still have the plan's margin free.
@@ -145,7 +145,7 @@ pub enum Aspect {
     /// The system did not swap during the trial, and no memory of this process is in swap.
     #[error("swap")]
     Swap,
-    /// The plan's margin of the host's memory is still available, and the available memory did not shrink.
+    /// The plan's margin of the host's memory is still available, and the available memory hardly shrank.
     #[error("host memory")]
     HostMemory,
     /// Threads hardly ever waited for memory.
@@ -154,10 +154,10 @@ pub enum Aspect {
     /// Threads hardly ever waited for a core, so no other program or virtual machine keeps the processor busy.
     #[error("processor")]
     Processor,
-    /// No CPU quota stopped this process.
+    /// No CPU quota stopped this process for long.
     #[error("quota")]
     Quota,
-    /// The processor did not lower its clock because of heat.
+    /// The processor hardly ever lowered its clock because of heat.
     #[error("heat")]
     Heat,
 }

@@ -14,7 +14,7 @@ use autoplace_measure::{Aspect, Clock, Measure, Progress, Protocol, Readiness, R
 use tempfile::TempDir;
 use test_support::demo_path;
 
-/// A host in a folder. The process is in a container of 8 GiB.
+/// The `/proc` and `/sys` files of a host, in a temporary folder. The process is in a container of 8 GiB.
 struct System(TempDir);
 
 impl System {
@@ -101,7 +101,7 @@ fn measure<'a>(system: &System) -> Measure<'a> {
     measure.load_with(|builder| builder.n_threads(1)).clock(Scripted::new(|_| ()))
 }
 
-/// A measurement on a machine without a GPU. The folder describes the host.
+/// A measurement on a machine without a GPU. The folder of `system` describes the host.
 fn on_the_host<'a>(system: &System) -> Measure<'a> {
     let mut machine = load::detect().unwrap();
     machine.gpus.clear();

@@ -202,7 +202,7 @@ impl Input<'_> {
     }
 }
 
-/// Mixes channels to one, and keeps the samples.
+/// Mixes all channels down to one, and keeps the samples.
 struct Mono<'a> {
     input: &'a Input<'a>,
     rate: u32,

@@ -154,9 +154,9 @@ impl Endpoint {
         self
     }
 
-    /// Sets how long no data may arrive of an answer. After this time the answer ends with [`Error::Silent`]. A server
-    /// also sends no data while a request waits in its queue, or while it computes a long prompt. The list of models
-    /// must arrive completely within this time. Default: ten minutes.
+    /// Sets the longest time in which no data of an answer arrives. After this time the answer ends with
+    /// [`Error::Silent`]. A server also sends no data while a request waits in its queue, or while it computes a long
+    /// prompt. The list of models must arrive completely within this time. Default: ten minutes.
     #[must_use]
     pub fn timeout(mut self, silence: Duration) -> Self {
         self.silence = silence;

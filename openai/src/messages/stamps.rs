@@ -3,7 +3,7 @@
 //!
 //! The cache reuses a prompt only up to the first token that differs. Coding agents begin the system prompt with such
 //! lines: Claude Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, with
-//! a new `cch` each time. In: the texts of the system prompt. Out: the texts without such lines, and those of the lines
+//! a new `cch` each time. In: the texts of the system prompt. Out: the texts without such lines, and the removed lines
 //! that the model must see. If the conversation's last message is the user's or a tool's, the translation puts these
 //! lines at the end of the conversation.
 
@@ -28,7 +28,7 @@ pub(super) fn leave_out_headers(texts: &mut Vec<Cow<'_, str>>) {
     texts.retain(|text| !text.trim().is_empty());
 }
 
-/// Removes the lines that change from the beginning of a system prompt, and returns them.
+/// Removes the stamps from a system prompt, and returns them.
 pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
     let mut taken = Vec::new();
     let mut is_beginning = true;

@@ -104,7 +104,7 @@ fn a_required_tool_is_called_and_its_result_is_sent() -> Outcome {
     assert!(reply.tool_calls.is_empty() || !reply.content.is_empty(), "the model is free again: {reply:?}");
     assert_eq!(chat.messages().len(), 4);
     chat.say_as::<Recipe>("A recipe.")?;
-    // The conversation goes back to its beginning, and one of two tools must be called, or this very tool.
+    // The conversation begins again. The model must then call one of two tools, or the one tool that is named.
     chat.truncate(0);
     let free = json!({"type": "object", "properties": {}, "additionalProperties": false});
     let tools = ["weather", "tide", "moon"].map(|name| Tool::new(name, "", free.clone()));

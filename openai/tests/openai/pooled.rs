@@ -166,7 +166,7 @@ fn llama_servers_native_paths_take_the_model_from_the_query() {
     let server = Running::start(three(), same);
     assert_eq!(server.get("/props").1["role"], "router");
     assert_eq!(server.get("/slots").0, 400);
-    // Requests that only ask about a model do not load it.
+    // These requests do not load the model.
     for path in ["/slots?model=a", "/metrics?model=a", "/props?model=a&autoload=false"] {
         let (status, answer) = server.get(path);
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("model_not_loaded")), "{path}");

@@ -184,7 +184,7 @@ fn documents_are_ordered_by_their_scores_in_each_shape() {
     ] {
         assert_eq!(answer(more).unwrap_err().param.as_deref(), Some(param));
     }
-    // By its bytes alone this document could fit, and with the question its tokens do not.
+    // The document has few enough bytes, but its tokens together with those of the question are too many.
     let error = answer(json!({"documents": ["a", "sea ".repeat(190)]})).unwrap_err();
     assert_eq!((error.param.as_deref(), error.code), (Some("documents[1]"), Some("context_length_exceeded")));
     assert!(error.message.contains("tokens long with its query"), "{}", error.message);

@@ -31,7 +31,8 @@ const MOVES: &str = "moves";
 const EXPERTS: &str = "experts";
 const HASH: &str = "hash";
 
-/// A folder of cached measurements, with a file for each device. A cache without a folder keeps nothing.
+/// A folder of cached measurements, with a file for each device and for each model file. A cache without a folder keeps
+/// nothing.
 ///
 /// A host is identified by its processor, its cores, the cores usable by the process, and its memory in GiB. A GPU is
 /// identified by its name, PCI address, driver version, backend and build; if any of them changes, it is measured

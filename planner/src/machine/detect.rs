@@ -1,4 +1,4 @@
-//! Detection of this computer, and the sources that detection reads. Tests replace these sources by their own.
+//! Detection of this computer, and the sources that detection reads. Tests use sources of their own instead.
 
 use std::path::{Path, PathBuf};
 
@@ -97,7 +97,7 @@ impl Detector {
         self.with_witnesses(cards::from_cards)
     }
 
-    /// The machine as ggml's devices describe it, checked against NVIDIA's driver. It never fails; see
+    /// The machine as ggml's devices describe it, checked against NVIDIA's driver. The detection never fails; see
     /// [`Machine::notes`].
     ///
     /// GPUs come in the order of `devices`. A card without a device is in [`Machine::unused_gpus`].

@@ -47,7 +47,7 @@ pub struct Gpu {
     /// `minStorageBufferOffsetAlignment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alignment: Option<u64>,
-    /// The memory's read bandwidth from the best source: measured, driver or data sheet.
+    /// The memory's read bandwidth: a stated figure, the driver's figure, or that of the data sheet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
     /// The PCIe link, if known. An integrated GPU has none.

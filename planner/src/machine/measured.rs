@@ -222,7 +222,7 @@ pub struct MatrixShape {
 }
 
 impl MatrixShape {
-    /// A row of at least this many elements counts as long, and a matrix of at least this many rows as large.
+    /// A matrix counts as large if it has at least this many rows, and at least this many elements in a row.
     pub const LARGE: u32 = 2048;
 
     /// The shape of a matrix with `n_in` elements in a row and `n_out` rows.

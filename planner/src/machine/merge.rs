@@ -203,9 +203,9 @@ impl Merge<'_> {
         places.next().filter(|_| places.next().is_none())
     }
 
-    /// The ggml name of a device in use that is the same hardware: a device with the same `device_id`, or a device of
-    /// another backend on the same card or on the integrated GPU, which often has no id. Virtual CUDA devices on one
-    /// card count as separate devices.
+    /// The ggml name of a device in use that is the same hardware as `device`. The two have the same `device_id`. Or
+    /// they belong to different backends, and are on the same card or are both the integrated GPU (often without an
+    /// id). Virtual CUDA devices on one card count as separate devices.
     fn twin(&self, device: &GgmlDevice, gpu: &Gpu) -> Option<String> {
         let has_same_id = |used: &Gpu| {
             let is_it = |other: &GgmlDevice| used.device.as_ref() == Some(&other.name);

@@ -128,8 +128,8 @@ impl Machine {
         }
     }
 
-    /// This computer, as far as it can be detected without llama.cpp: NVIDIA's cards and the host. It never fails; see
-    /// [`notes`](Self::notes).
+    /// This computer, as far as it can be detected without llama.cpp: NVIDIA's cards and the host. The detection never
+    /// fails; see [`notes`](Self::notes).
     ///
     /// No CUDA context is opened, so opening a card will still reduce its free bytes ([`Gpu::free_is_after_opening`]).
     pub fn detect() -> Self {

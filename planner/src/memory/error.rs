@@ -16,7 +16,8 @@ pub enum Error {
     /// A quantised cache of values needs flash attention (llama-context.cpp, `llama_init_from_model`).
     #[error("type_v {ty} needs flash attention, which is turned off")]
     NeedsFlashAttention { ty: KvType },
-    /// A model with compressed keys needs one type for keys and values (llama-context.cpp, `llama_init_from_model`).
+    /// A model with compressed keys needs the same type for keys and values (llama-context.cpp,
+    /// `llama_init_from_model`).
     #[error("this model compresses its keys: type_k {type_k} and type_v {type_v} must be the same")]
     KvTypesDiffer { type_k: KvType, type_v: KvType },
     /// The sum of the GPUs' proportions cannot be used to split layers.

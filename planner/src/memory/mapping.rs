@@ -21,7 +21,7 @@ const ROCM_UPLOAD: u64 = gib(16);
 #[non_exhaustive]
 #[allow(missing_docs)] // The message explains the fields.
 pub enum NotMapped {
-    /// ggml aborts on a buffer that does not begin at a multiple of its alignment.
+    /// ggml aborts on a buffer that does not begin at a multiple of ggml's alignment.
     #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]
     Alignment { alignment: u32 },
     /// Metal maps the whole range of the file from the first to the last weight of a GPU, including the host's weights

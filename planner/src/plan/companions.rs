@@ -136,7 +136,8 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// The possible places of one companion: the candidate GPUs, and the host unless the options state GPU layers.
+    /// The possible places of one companion: the place that its options name; without one, the candidate GPUs, and the
+    /// host unless the options state GPU layers.
     fn spots_of(&self, companion: &Companion, gpus: &[usize]) -> Result<Spots, companion::Error> {
         let options = companion.options();
         if options.is_on_host() {

@@ -40,7 +40,7 @@ pub struct PlannedMoeCache {
     /// The share of the uses of these experts that the cache is expected to serve, 0 to 1.
     pub hits: f64,
     /// If the cache serves a smaller share of the uses than this, generation would be faster without the cache. `None`
-    /// if it would never be faster.
+    /// if generation would never be faster without the cache.
     pub break_even: Option<f64>,
     /// The predicted speed-up of the workload, as a factor, over the best placement without a cache.
     pub speedup: f64,

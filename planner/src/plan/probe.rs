@@ -41,7 +41,7 @@ pub(super) fn with_output(mut answer: Footprints, output: u64) -> Footprints {
 #[error("{device} has no room for {}", Bytes(*bytes))]
 #[non_exhaustive]
 pub struct NoRoom {
-    /// The device's name in ggml.
+    /// ggml's name of the device or buffer type, such as `CUDA0`; `the host` for memory outside of a buffer.
     pub device: String,
     /// Bytes of the buffer.
     pub bytes: u64,

@@ -114,8 +114,8 @@ impl From<u32> for GpuLayers {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// The placement with the most predicted tokens per second. Layers go to the GPU that reads fastest, and experts
-    /// that do not fit stay on the host.
+    /// The placement in which the predicted time of the [`Workload`] is shortest. Layers go to the GPU that reads
+    /// fastest, and experts that do not fit stay on the host.
     #[default]
     Fastest,
     /// The placement with the most layers on GPUs: the largest `n_gpu_layers` that fits, with whole layers, on as few
@@ -133,7 +133,7 @@ pub enum KvPlace {
     Given,
     /// With the layer, or all caches on the host if this is faster because the GPUs then have room for more layers.
     /// With the caches on the host, each token waits for the keys and values of its whole context, so this is
-    /// worthwhile only in short contexts. The prompt counts as much as in the [`Workload`].
+    /// worthwhile only in short contexts. The times of the whole [`Workload`] are compared, prompt included.
     Auto,
 }
 
@@ -146,7 +146,7 @@ pub enum KvPlace {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MoeCache {
-    /// A cache of the best size, if it reduces the time of the workload by a tenth.
+    /// A cache of the best size, if it makes the workload at least 1.1 times as fast.
     #[default]
     Auto,
     /// No cache: the host computes with the experts that stay there.
@@ -420,8 +420,8 @@ impl Request {
         self
     }
 
-    /// Sets the tokens of a batch that may request logits. The default is 1, which is enough to generate; 0 means
-    /// all tokens, llama.cpp's default.
+    /// Sets how many tokens of a batch may request logits. The default is 1, which is enough to generate; 0 means all
+    /// tokens, llama.cpp's default.
     pub fn n_outputs_max(mut self, rows: u32) -> Self {
         self.params.n_outputs_max = rows;
         self

@@ -33,7 +33,7 @@ fn under_the_former_key<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32
     number(from, "parted_blocks")
 }
 
-/// These keys are read after all others, so that the place of an error in the text would name another key.
+/// These keys are read after all others. By then, the place of an error in the text would name another key.
 fn number<'de, D: Deserializer<'de>>(from: D, key: &str) -> Result<Option<u32>, D::Error> {
     u32::deserialize(from).map(Some).map_err(|error| D::Error::custom(format_args!(".{key}: {error}")))
 }

@@ -151,8 +151,8 @@ impl ModelProfile {
     ///
     /// # Errors
     ///
-    /// [`AdapterError`] if the adapter is for another architecture, or changes a weight that the model lacks or that
-    /// has another shape.
+    /// [`AdapterError`] if the adapter is for another architecture, or changes a weight that the model lacks, that has
+    /// another shape, or that is both the token embedding and the output matrix.
     pub fn with_lora(mut self, lora: &Lora) -> Result<Self, AdapterError> {
         let unfit = |reason| AdapterError::Unfit { file: lora.file.clone(), reason };
         if lora.architecture != self.architecture {
@@ -180,8 +180,8 @@ impl ModelProfile {
         Ok(self)
     }
 
-    /// The same model with a control vector. It takes `n_embd` floats for each layer except the first, on the layer's
-    /// device.
+    /// The same model with a control vector. The vector takes `n_embd` floats for each layer except the first, on the
+    /// layer's device.
     pub const fn with_control_vector(mut self) -> Self {
         self.adapters.control_vector = true;
         self

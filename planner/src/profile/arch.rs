@@ -81,7 +81,7 @@ pub(super) enum Pattern {
 pub(super) enum Mixer {
     /// A state space with one group. Its convolution covers only the inner width.
     Mamba,
-    /// A state space with several groups, or the delta rule, whose sizes have the same names.
+    /// A state space with several groups; or the delta rule, whose sizes have the same keys in the header.
     Mamba2,
     /// Receptance-weighted keys and values.
     Rwkv,
@@ -126,7 +126,8 @@ pub(super) struct Attention {
     pub(super) compressed: bool,
     /// The blocks that attend to a window.
     pub(super) windowed: Windowed,
-    /// If the blocks have an index, the number of rows that the index of a block pools.
+    /// If blocks have an index: the number of vectors for each token in an index with pooled keys (the key, the pooled
+    /// key and, in some architectures, a gate).
     pub(super) indexed: Option<u32>,
 }
 
@@ -158,18 +159,19 @@ pub(super) enum Predicting {
 pub(super) enum Indexer {
     /// Every block has an index, in addition to compressed keys.
     Every,
-    /// The blocks that the header lists, in addition to compressed keys (models/glm-dsa.cpp, `load_arch_hparams`).
-    /// Without a list, these are the blocks of GLM 5.2 if the training context has at least this many tokens, otherwise
-    /// all blocks.
+    /// The blocks that the header lists have an index, in addition to compressed keys (models/glm-dsa.cpp,
+    /// `load_arch_hparams`). Without a list, these are the blocks of GLM 5.2 if the training context has at least this
+    /// many tokens, otherwise all blocks.
     Glm(u32),
-    /// The blocks that the header lists, in addition to compressed keys, if the header states how many keys to select.
+    /// The blocks that the header lists have an index, in addition to compressed keys, if the header states how many
+    /// keys to select.
     ListedIfChoosing,
     /// The blocks that the header lists have an index; the other blocks attend to a window. All keys are compressed.
     ListedBesideWindows,
-    /// The blocks that are not dense, in addition to keys and values.
+    /// The blocks that are not dense have an index, in addition to keys and values.
     AfterDense,
-    /// The blocks that the header lists (all blocks if there is no list), in addition to compressed keys. Other blocks
-    /// may use these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
+    /// The blocks that the header lists (all blocks if there is no list) have an index, in addition to compressed keys.
+    /// Other blocks may use these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
     ListedAndReused,
     /// Every block keeps a window, and compressed caches of the tokens before it.
     Distilled,
@@ -250,12 +252,12 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
         "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, full, Unread),
         "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, compressed, Unread),
         "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, compressed, AsOthers),
-        // The index pools three rows: a key, a gate and the pooled row.
+        // The index has three vectors for each token: a key, a gate and the pooled key.
         "glm5-next" => hybrid(Kda, WithoutKeyHeads, Attention { indexed: Some(3), ..compressed }, Nothing),
         "nemotron_h" | "nemotron_h_moe" => hybrid(Mamba2, WithoutKeyHeadsAndForward, full, AsOthers),
         "falcon-h1" => hybrid(Mamba2, Every, full, Unread),
         "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), full, Nothing),
-        // The index pools two rows: a key and the pooled row.
+        // The index has two vectors for each token: a key and the pooled key.
         "qwen4exp" => hybrid(Mamba2, AllButEvery(4), Attention { indexed: Some(2), ..full }, Nothing),
         "minimax-01" => hybrid(Lightning, AllButEvery(8), full, Unread),
         _ => return None,

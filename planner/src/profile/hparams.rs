@@ -398,7 +398,8 @@ impl Keys<'_> {
         })
     }
 
-    /// The vocabulary's size: the length of its list, or else the number in the header (llama-vocab.cpp, `no_vocab`).
+    /// The vocabulary's size: the length of its list, or else the number in the header (llama-vocab.cpp, `no_vocab`),
+    /// or else the number of rows of the output matrix or of the token embedding.
     fn n_vocab(&self) -> Result<u32, Error> {
         if let Some(Value::Array(tokens)) = self.header.get("tokenizer.ggml.tokens") {
             return Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX));

@@ -151,7 +151,7 @@ fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     facts.keys.check(hparams.head_dim_k != index, "attention.indexer.key_length", &index, &limit)?;
     let compressed = |il: usize| {
         let (ratio, close) = (ratios[il], ratios[il] == CLOSE);
-        // At the ratio `CLOSE` groups overlap, so two groups are pending. The state holds their tokens and weights.
+        // If the ratio is `CLOSE`, groups overlap, so two groups are pending. The state holds their tokens and weights.
         let groups = if close { 2 } else { 1 };
         let pending = |width: u32| width.saturating_mul(groups).saturating_mul(groups * ratio);
         let keys = [Some(hparams.windowed_state(il).0), close.then_some(index)].into_iter().flatten();

@@ -12,7 +12,8 @@ pub enum MtpError {
     /// The model has no blocks that predict further tokens.
     #[error("{model} has no blocks that predict further tokens: {reason}")]
     NoHeads { model: String, reason: String },
-    /// llama.cpp cannot compute with this architecture's prediction blocks, or cannot roll back their draft tokens.
+    /// llama.cpp cannot compute with this architecture's prediction blocks or cannot roll back their draft tokens, or
+    /// the architecture has not been tried.
     #[error("{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}")]
     Architecture { model: String, architecture: String, reason: &'static str },
     /// The model has several prediction blocks, one for each further token; only a single block is supported.
@@ -33,8 +34,7 @@ pub enum MtpError {
 const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
 /// The weights that a prediction block of this architecture needs in addition to [`ALWAYS`] (models/*.cpp,
-/// `graph_mtp`). The error is the reason why the block cannot be used: llama.cpp does not compute it, or the model's
-/// memory cannot drop single tokens.
+/// `graph_mtp`). The error is the reason why the block cannot be used.
 fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok("ffn_gate_inp"),

@@ -54,7 +54,7 @@ pub(super) fn set(
 
 /// The number of elements of the first block's key, in the cache that holds the index keys of `kept`. In
 /// llama-kv-cache-dsa.cpp (the constructor) a window has its own width of keys. In llama-kv-cache-dsv4.cpp every block
-/// has a window, so its keys have one width.
+/// has a window, so all keys have one width.
 fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameters) -> u32 {
     match (kept.rows, windowed.first()) {
         (Rows::Tokens, Some(true)) => hparams.head_dim_k_swa,

@@ -23,7 +23,8 @@ pub enum KvLayout {
     },
 }
 
-/// The tensors that one block keeps; empty for a block that predicts further tokens (llama-model.cpp, `create_memory`).
+/// The tensors that one block keeps. Most blocks that predict further tokens keep none (llama-model.cpp,
+/// `create_memory`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockState {
@@ -48,8 +49,8 @@ pub struct KeptTensor {
     pub rotation: Rotation,
 }
 
-/// The square matrix of 32-bit floats by which a cache rotates keys or values before they are quantised. Each block has
-/// one matrix, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
+/// The square matrix of 32-bit floats by which a cache rotates the rows of a tensor. Each tensor has its own matrix, on
+/// the device of the cache (llama-kv-cache.cpp, `init_rotation`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotation {

@@ -146,7 +146,7 @@ fn half_a_core_halves_the_rates_of_the_host_but_not_those_of_a_gpu() {
     apu.kind = GpuKind::Integrated;
     let whole = Rates::for_devices(&[&apu], &host);
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 200_000, 100_000));
-    // If ratios stand for measured rates, the rate shrinks with the share of the cores.
+    // Without measured rates, the rates of the host shrink with the share of the cores.
     let quarter = Rates::for_devices(&[&apu], &host);
     assert_eq!(quarter.host.bytes_per_second, whole.host.bytes_per_second / 4.0);
     assert_eq!(

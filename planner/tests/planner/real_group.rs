@@ -13,7 +13,7 @@ pub(crate) struct RealGroup {
 }
 
 impl RealGroup {
-    /// Returns `None` if no group can be created, which is the case in most containers and without the rights.
+    /// Returns `None` if no group can be created, as in most containers and for a user without the rights.
     pub(crate) fn enter(quota_us: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let group =

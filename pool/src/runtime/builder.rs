@@ -108,7 +108,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Starts the pool. It loads the [kept](ModelSpec::keep) models in the background.
+    /// Starts the pool. It loads the models to [keep](ModelSpec::keep) and to [preload](ModelSpec::preload) in the
+    /// background.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use crate::held::Room;
 use crate::ladder::Rung;
 use crate::plan::{PoolPlan, Step};
 
-/// Maximum time for a move in the middle of a text to begin. After it, the text stays in its placement.
+/// Maximum time that the pool waits for a move in the middle of a text.
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The pause between two checks whether a move has been carried out.

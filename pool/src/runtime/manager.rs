@@ -106,7 +106,8 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
     }
 }
 
-/// The answers that can be given now: handles of models that are ready, and errors for requests that waited too long.
+/// The answers that can be given now: handles of models that are ready, and errors for requests that waited too long or
+/// whose model was removed.
 fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
     let mut due = Vec::new();
     let waiters = std::mem::take(&mut state.waiters);
@@ -158,7 +159,7 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     state.entries.iter().filter(free).find(is_idle).map(|entry| Task::Unload(entry.id))
 }
 
-/// The time until the next task is due without a request.
+/// The time until the next task is due, if no request comes.
 fn soonest(state: &State, now: Duration) -> Duration {
     let waiters = state.waiters.iter().map(|waiter| waiter.not_before);
     let idle = state.entries.iter().filter(|entry| entry.loaded.is_some() && entry.handles == 0);
@@ -283,11 +284,12 @@ fn preload(shared: &Arc<Shared>, id: Id) {
 }
 
 /// The pool decides anew only if a model is wanted next with at least this probability. A decision asks the machine for
-/// its free memory, which takes too long for each request.
+/// its free memory, which takes too long to be done after each request.
 const LIKELY: f64 = 0.25;
 
 impl State {
-    /// Whether a model that is not loaded, or that is not in its fastest placement, is likely to be wanted next.
+    /// Whether a model is likely to be wanted next that is not loaded, or that is over 10 % slower than in its fastest
+    /// placement.
     fn is_worth_anticipating(&self, now: Duration) -> bool {
         let Some((last, _)) = self.succession.last().filter(|_| self.limits.anticipate && self.waiters.is_empty())
         else {

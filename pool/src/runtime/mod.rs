@@ -82,9 +82,9 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// The future fails with [`Error::Unknown`] if no model has the name, [`Error::NoRoom`] or [`Error::Plan`] if the
-    /// model does not fit, [`Error::Load`] if it cannot be loaded, [`Error::TimedOut`] after the pool's patience, and
-    /// [`Error::Closed`] when the pool ends.
+    /// The future fails with [`Error::Unknown`] if no model has the name, [`Error::NoRoom`] if the model does not fit
+    /// beside the models that stay loaded, [`Error::Load`] if it cannot be loaded or fits nowhere on this machine,
+    /// [`Error::TimedOut`] after the pool's patience, and [`Error::Closed`] when the pool ends.
     pub fn get(&self, name: &str) -> ModelRequest {
         ModelRequest::ask(&self.inner.shared, name)
     }

@@ -64,7 +64,7 @@ impl Shared {
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let request = for_one_of_several(&spec.request);
         let alone = self.probed(spec, &request, machine)?;
-        // The options of a load add to the request, and the estimate does not know them.
+        // The load's options add the bytes of a prompt store to the request. Estimated plans need these bytes too.
         let prompt_store = alone.host().map_or(0, |host| host.headroom.prompt_store);
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
         let profile = ModelProfile::from_header(&Header::open(&path)?)?;

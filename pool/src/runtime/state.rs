@@ -51,7 +51,7 @@ pub(super) struct State {
     pub(super) may_anticipate: bool,
     /// Whether the pool's thread decides or carries something out at the moment.
     pub(super) is_working: bool,
-    /// How often it has read the machine's memory.
+    /// How often the pool's thread has checked the machine's memory.
     pub(super) memory_checks: u64,
     next_id: Id,
 }
@@ -247,7 +247,7 @@ impl Shared {
                 // Plans identify models by their names, and from now on another specification may have this name.
                 entry.label = format!("{} (replaced, {})", entry.spec.name, entry.id);
             }
-            // A model that is gone and not loaded has nothing to wait for.
+            // A removed model that is not loaded has nothing to wait for.
             state.entries.retain(|entry| !entry.is_removed || entry.loaded.is_some() || entry.work != Work::None);
             for (spec, store) in models.into_iter().zip(stores) {
                 if !state.entries.iter().any(|entry| !entry.is_removed && entry.spec == spec) {

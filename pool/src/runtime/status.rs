@@ -15,8 +15,8 @@ pub struct ModelStatus {
     pub name: String,
     /// Its other names; none for a replaced model.
     pub aliases: Vec<String>,
-    /// Whether its specification was changed or removed while it was loaded. It only finishes its texts: its names are
-    /// those of the model that replaces it, if there is one.
+    /// Whether its specification was changed or removed while it was loaded. It only finishes its texts: requests for
+    /// its names get the model that replaces it, if there is one.
     pub is_replaced: bool,
     /// Whether it is loaded.
     pub residence: Residence,
@@ -64,7 +64,7 @@ pub struct Activity {
     /// Whether the pool has done all that follows from past requests and past texts: no request waits, and what should
     /// be loaded before the next one is loaded. Later it still reads the memory and unloads idle models.
     pub is_settled: bool,
-    /// How often it has read the machine's memory, and has moved or unloaded models for that.
+    /// How often the thread has checked the machine's memory. A check may move, unload and load models.
     pub memory_checks: u64,
 }
 

@@ -205,7 +205,7 @@ fn a_model_for_several_texts_also_has_rungs_for_fewer_and_each_text_has_the_same
 fn two_models_that_fit_beside_each_other_with_fewer_texts_at_once_are_both_loaded() {
     let mut state = PoolState::new(desktop());
     state.models = ["14b", "8b"].map(|name| for_eight(name, &desktop())).to_vec();
-    // A hundred users ask both, rarely at once.
+    // A hundred users ask both models, rarely at the same time.
     let ask = |state: &mut PoolState, index: usize, seconds: u64| {
         state.now = Duration::from_secs(seconds);
         state.models[index].demand.count_request(state.now, true);
@@ -345,7 +345,7 @@ fn a_model_that_was_placed_beside_a_busy_one_does_not_stay_slow() {
     }
     let plan = decide(&state, Some("32b")).unwrap();
     carry_out(&mut state, &plan);
-    // Its texts take an hour.
+    // The text of the first model takes an hour.
     (state.models[0].texts, state.models[0].ends_in) = (1, Duration::from_secs(3600));
     state.models[1].demand.count_request(Duration::ZERO, true);
     state.models[1].waiting = 1;

@@ -71,15 +71,15 @@ pub(crate) fn what_follows() -> Result<(), Failed> {
 pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     let card = small_card();
     let pool = alternating(&card)?;
-    // While somebody uses `b`, `a` does not take its place, also if other uses of `b` end.
+    // While somebody uses `b`, `a` does not take its place, even if other uses of `b` end.
     let held = pool.get("b").wait()?;
     drop(held.clone());
     until(|| pool.activity().is_settled);
     assert_eq!((state(&pool, "a"), state(&pool, "b")), (Residence::Unloaded, Residence::Loaded));
     assert_eq!(text(&held)?, TEXT.as_str());
     drop(held);
-    // A request for `b` that comes while `a` is loaded in its place is answered all the same. Both are requested in
-    // turn again first, because `b` was just requested after itself.
+    // A request for `b` that comes while `a` is being loaded in its place is still answered. First, both are again
+    // requested in turn, because `b` was just requested after itself.
     alternate(&pool)?;
     until(|| state(&pool, "a") != Residence::Unloaded);
     answered(&pool, "b")?;
@@ -96,7 +96,7 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The processes that this one has started.
+/// The processes that this process has started.
 fn workers() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());

@@ -109,7 +109,7 @@ fn sees() -> Result<(), Failed> {
         let [projector] = &plan.companions[..] else { panic!("{plan}") };
         let bytes = projector.bytes.gpu.total();
         assert!(bytes > 0 && plan.placements[0].companions >= bytes, "{plan}");
-        // A text without a picture is as ever.
+        // A text without a picture is the same as before.
         assert_eq!(text(&handle)?, TEXT.as_str());
         asked(&handle)?
     };
@@ -322,7 +322,7 @@ fn resized_store(folder: &Path) -> Result<(), Failed> {
     };
     let prompts = ["While. ", "After. "].map(|first| format!("{first}{}", support::PROMPT.repeat(20)));
     let in_use = pool.get("a").wait()?;
-    // It opens its store with its first text.
+    // The model opens its store when its first text begins.
     drop(in_use.generate(support::PROMPT).max_tokens(2).text()?);
     pool.set_models(vec![spec("a").prompt_store(options(80 << 20))], Limits::default())?;
     assert_eq!(restored(&prompts[0])?, 0);

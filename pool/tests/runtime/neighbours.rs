@@ -1,4 +1,4 @@
-//! Two pools, as of two processes, that see each other by a folder of leases.
+//! Two pools that see each other through a folder of leases, as pools of two processes do.
 
 use std::thread;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use test_support::demo_path;
 
 use crate::support::{Card, PROMPT, TOKENS, alone, builder, request, spec};
 
-/// Tokens of context of each text, so that a place for one more takes a part of the card that counts.
+/// Tokens of context of each text. With this many, a place for one more text takes a considerable part of the card.
 const EACH: u32 = 2048;
 
 /// The request for this number of texts at once, with all layers on the card.

@@ -75,9 +75,9 @@ struct Donor {
     shared: usize,
     /// Whether the sequence has no running text.
     is_idle: bool,
-    /// Whether the new text takes over this sequence instead of getting a copy of it. It does so if the copy would have
-    /// to go into this same sequence, if few tokens follow the shared tokens, or if a copy would displace another text
-    /// and at least half of the sequence's tokens are shared.
+    /// Whether the new text takes over this sequence instead of getting a copy of it. It does so if the sequence is
+    /// idle and one of these is true: the copy would have to go into this same sequence; few tokens follow the shared
+    /// tokens; a copy would displace another text, and at least half of the sequence's tokens are shared.
     yields: bool,
 }
 

@@ -42,7 +42,8 @@ pub struct Sampling {
     pub xtc_threshold: f32,
     /// Minimum number of tokens that top-p, min-p, typical and XTC leave; 0, the default, means one.
     pub min_keep: usize,
-    /// Divides the logits of recent tokens; 1.0, the default, is off.
+    /// Positive logits of recent tokens are divided by this number, others are multiplied by it; 1.0, the default, is
+    /// off.
     pub repeat_penalty: f32,
     /// Number of recent tokens that the penalties consider, including tokens of the prompt. Default 64.
     pub repeat_last_n: u32,

@@ -177,8 +177,8 @@ impl Sequence {
 
     /// Number of tokens that the context must hold for the text to continue.
     pub(crate) fn needs(&self) -> usize {
-        // A fresh prompt needs a cell for at least one token of its answer. If a token was generated, it may be the
-        // last one, which needs no cell.
+        // A fresh prompt needs a cell for at least one token of its answer. A generated token may be the last token of
+        // the text, which needs no cell.
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
 }
@@ -250,7 +250,8 @@ pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
 }
 
 /// Updates the sharing after the text `id` has kept only its first `keep` tokens. The text that shares the most with it
-/// becomes the heir: the other texts now share with the heir, and the heir shares with `left`.
+/// becomes the heir. The other texts now share with the heir, and the heir shares with the text in `left`, if there is
+/// one.
 fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
     let more = |sequence: &Sequence| sequence.shared_with(id).filter(|tokens| *tokens > keep);
     let heirs = sequences.iter().filter_map(|sequence| Some((more(sequence)?, sequence.id)));

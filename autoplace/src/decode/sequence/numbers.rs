@@ -29,7 +29,7 @@ pub(crate) fn number_in_order(sequences: &mut [Sequence], prompts: &PromptOrder)
 }
 
 /// Rotates ascending numbers so that the first number directly follows the number of a text that has begun. Changes
-/// nothing if none of the numbers does so.
+/// nothing if no number directly follows such a number.
 fn begin_beside(numbers: &mut [SeqId], begun: &[SeqId]) {
     let beside = numbers.iter().position(|number| begun.contains(&(number - 1)));
     numbers.rotate_left(beside.unwrap_or(0));

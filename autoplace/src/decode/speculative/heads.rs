@@ -2,9 +2,9 @@
 //! model computed for them. Out: drafts.
 //!
 //! The block gets each token together with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
-//! `draft-mtp`). The model's context holds those states only until its next batch, so the block follows a text while it
-//! is computed. If tokens were computed while the block did not follow the text, these tokens are missing in the
-//! block's context, and its drafts are worse.
+//! `draft-mtp`). The model's context holds those states only until its next batch, so the block follows a text while
+//! the model computes the text. If tokens were computed while the block did not follow the text, these tokens are
+//! missing in the block's context, and its drafts are worse.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 

@@ -93,8 +93,8 @@ impl Speculation {
     }
 }
 
-/// Whether a drafter's context has computed its batch. False if the context had no room. In that case, the context is
-/// cleared for the next batch. `held` is what the drafter knows about each sequence.
+/// Whether a drafter's context has computed the batch. False if the context had no room; it is then cleared for the
+/// next batch. `held` is what the drafter knows about each sequence.
 fn computed<T: Clone + Default>(
     context: &mut Context,
     held: &mut [T],

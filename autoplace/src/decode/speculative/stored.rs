@@ -54,8 +54,8 @@ impl StoredDrafter {
         self.is_stored[seq as usize] = self.needs_rest;
     }
 
-    /// Records that a text has ended. If the draft model's context can go back so far, removes the draft tokens that
-    /// are not in the text from this context. The tokens that the context then holds can be stored.
+    /// Records that a text has ended. Removes draft tokens that are not in the text from the draft model's context, if
+    /// this context can go back that far. The tokens that it then holds can be stored.
     pub(super) fn ended(&mut self, draft: &mut Draft, SeqTokens { seq, tokens }: SeqTokens<'_>) -> Result<(), Error> {
         let Some(held) = draft.held.get_mut(seq as usize) else { return Ok(()) };
         let keep = common_prefix(held, tokens);

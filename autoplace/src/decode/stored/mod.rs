@@ -27,8 +27,8 @@ pub(crate) const WORTH_RESTORING: usize = 16;
 /// One mebibyte; 1 KiB in the tests of this crate, whose models have small states.
 const UNIT: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Bytes that are copied into the store between two steps before the first measurement. `AT_ONCE_LIMITS` bounds the
-/// later numbers. A single piece of rows may have more bytes.
+/// Before the first measurement, this many bytes are copied between two steps. After a long step, a restoration copies
+/// more. `AT_ONCE_LIMITS` bounds the later numbers. A single piece of rows may have more bytes.
 const AT_ONCE: usize = 4 * UNIT;
 const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 
@@ -117,8 +117,8 @@ struct Reading {
     copied: usize,
 }
 
-/// A rest that is being read. A rest is the state that belongs to the first `tokens` tokens of a sequence as a whole,
-/// such as a window or a recurrent state. The rows are not part of it.
+/// The indivisible part of a sequence's state, while it is being read. It belongs to the first `tokens` tokens as a
+/// whole: for example a window or a recurrent state. The rows are not part of it.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,

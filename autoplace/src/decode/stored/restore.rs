@@ -89,7 +89,7 @@ impl Stored {
         if in_folder == 0 { None } else { Bringing::start(self.of.store.clone(), found.clone()) }
     }
 
-    /// Lets a thread end whose pieces are no longer wanted, without waiting for its disk.
+    /// Tells the reading thread to end, because its pieces are not wanted any more. Does not wait for its disk reads.
     pub(crate) fn leave_bringing(&mut self, bringing: Bringing) {
         self.ending.extend(bringing.leave());
         self.drop_ended();

@@ -94,7 +94,7 @@ mod tests {
             let mut running: Vec<QueueEntry> = Vec::new();
             let mut waiting: Vec<QueueEntry> = Vec::new();
             let mut ended = 0;
-            // The engine refuses a prompt that does not fit when it is submitted.
+            // Such a prompt does not fit, so the engine refuses the request at once.
             let lives: Vec<_> = lives.into_iter().filter(|life| life.1 < room.each).collect();
             for step in 0..20_000 {
                 for (arrival, (comes, prompt, answer)) in (0..).zip(&lives) {

@@ -186,7 +186,8 @@ impl Queue {
             Some(Shutdown::Finish) | None => false,
         };
         if is_refused || waiting.text.answer.is_abandoned() {
-            // While the text was not in the queue, neither a closing nor a reader that left found it there.
+            // The engine was closed, or the reader left, while the text was not in the queue. So the text was not
+            // removed then, and is removed now.
             drop(state);
             return;
         }

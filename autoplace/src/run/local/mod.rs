@@ -262,7 +262,8 @@ impl LocalSession {
         if let Some(stored) = &mut self.cache.stored {
             stored.step_ended();
         }
-        // If the running texts have waited for a part of a waiting text, they do not wait for storing in addition.
+        // If the running texts have just waited while a part of a waiting text was restored, nothing is stored, so that
+        // they do not wait longer.
         if !self.cache.has_restored_part() {
             self.store_part();
         }

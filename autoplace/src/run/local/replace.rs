@@ -116,8 +116,8 @@ impl LocalSession {
             true => all,
             false => longest.saturating_mul(plan.context.n_seq_max as usize),
         };
-        // Requests half as many tokens in addition, because the texts continue, but not more than the present context
-        // size.
+        // Requests one and a half times the needed tokens, because the texts continue, but not more than the present
+        // context has.
         let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
         let tokens = tokens.min(self.model.placement().context.n_ctx);
         let plan = self.model.replan_for(tokens)?;

@@ -18,13 +18,13 @@ pub(super) struct Step {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastRest {
     id: Id,
-    /// Number of the text's first tokens to which this rest belongs.
+    /// The rest belongs to this number of tokens at the beginning of the text.
     pub(super) tokens: usize,
     /// The index of the rest's parent in the path. If the path has another piece in the parent's place, it is the index
     /// of that piece. The next field is the parent itself.
     at: usize,
     piece: Id,
-    /// Number of tokens of the parent to which the rest belongs.
+    /// The rest belongs to this number of tokens at the beginning of the parent.
     offset: usize,
 }
 

@@ -71,8 +71,8 @@ fn a_second_text_goes_on_from_the_tokens_of_a_running_one() {
     }
 }
 
-/// Cells of a window that several texts share are not reused by llama.cpp when the window has left them. Three texts
-/// with windows of their own, and the shared one, are more than the cache has cells for.
+/// Cells of a window that several texts share are not reused by llama.cpp when the window has left them. The windows of
+/// three texts, together with the shared window, need more cells than the cache has.
 #[test]
 fn forked_texts_go_on_beyond_the_window_that_they_share() {
     let folder = tempfile::tempdir().unwrap();

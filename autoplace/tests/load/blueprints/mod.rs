@@ -87,7 +87,7 @@ impl Blueprint {
         path
     }
 
-    /// Vectors stay floats, and so do tensors whose shape the block size of the type does not divide.
+    /// Vectors stay floats. So do tensors whose rows cannot be divided into whole blocks of the type.
     fn ty(&self, shape: &[u64]) -> TensorType {
         if shape.len() > 1 && shape[0].is_multiple_of(self.matrices.block_size()) {
             self.matrices

@@ -43,8 +43,8 @@ impl Models {
 }
 
 /// Runs the cases whose numbers are below `cases`. If there are violations, fails with all of them. The cases must be
-/// different, so this also fails if one kind of case is too rare. For each kind, `least` has the minimum among a
-/// thousand cases.
+/// different, so this also fails if one kind of case is too rare. For each kind, `least` has the required number of
+/// cases per thousand.
 #[track_caller]
 pub(crate) fn run_all(cases: u64, least: &[(&str, u64)], mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>) {
     let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());

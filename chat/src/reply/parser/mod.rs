@@ -97,8 +97,8 @@ struct Call {
     /// The kind of body, as soon as the beginning of the text decides this.
     body: Option<&'static Body>,
     follow: Option<Follow>,
-    /// Where the call's closing mark begins and ends, if it came while a value was open. It does end the call if no tag
-    /// that closes the value follows.
+    /// Where the call's closing mark begins and ends, if it came while a value was open. If no tag follows that closes
+    /// the value, this mark ends the call after all.
     unclosed: Option<(usize, usize)>,
 }
 

@@ -98,7 +98,7 @@ fn data_url(base64: &str) -> String {
     format!("data:image/bmp;base64,{base64}")
 }
 
-/// A bitmap file with this header and as many zero bytes of pixels.
+/// A bitmap file with these values in its header, and with `pixels` bytes of pixels, all zero.
 fn bitmap(width: u32, height: u32, bits: u16, pixels: usize) -> Vec<u8> {
     let colours = if bits == 1 { 2 } else { 0 };
     let at = 54 + 4 * colours;

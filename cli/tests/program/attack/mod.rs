@@ -93,8 +93,8 @@ fn is_within_bounds(target: &Target, attack: &Attack) -> bool {
     taken <= attack.most && health.is_some() && is_answered
 }
 
-/// Writes small models with random weights: `fim.gguf`, whose vocabulary has the tokens of fill-in-the-middle,
-/// `reranker.gguf`, and `mmproj.gguf`, a projector of images for the demo model.
+/// Writes small models with random weights: `fim.gguf` (with fill-in-the-middle tokens), `reranker.gguf` and
+/// `mmproj.gguf` (an image projector for the demo model).
 fn write_models(folder: &Path) {
     let write = |sketch: &Sketch, name: &str| {
         let written = random_weights::write(sketch, folder);

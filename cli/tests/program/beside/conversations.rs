@@ -1,10 +1,11 @@
 //! Measures many conversations (`cargo xtask conversations`) on servers with few places: `autoplace serve`, and the
-//! llama-server of the pinned llama.cpp. It reports the share of the prompts that each server computes, the total time,
-//! and the memory.
+//! llama-server of the latest llama.cpp whose whole source a package has. It reports the share of the prompts that each
+//! server computes, the total time, and the memory.
 //!
-//! In: a model, and both servers, compiled with the same options. Out: a Markdown table on standard output. Both
-//! servers get the same trace: conversations that continue after turns of other conversations, edits of earlier turns,
-//! and forks. All conversations begin with the same system message.
+//! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. Both servers
+//! get the same trace. In the mixed trace, conversations continue after turns of other conversations, and there are
+//! edits of earlier turns, and forks. In the other trace, all conversations begin one after another, and then all
+//! continue in the same order. All conversations begin with the same system message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,6 +32,10 @@ const TURNS: usize = 4;
 const SYSTEM: usize = 300;
 /// Words of each other message.
 const MESSAGE: usize = 120;
+
+/// The names of the two traces, which can be measured separately.
+const MIXED: &str = "mixed";
+const IN_TURN: &str = "in turn";
 
 /// One request of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +79,13 @@ fn trace(conversations: usize) -> Vec<Request> {
     requests
 }
 
+/// The trace of `conversations` conversations of two turns each. Before a conversation continues, all others have had a
+/// turn.
+fn in_turn(conversations: usize) -> Vec<Request> {
+    let request = |n: usize| Request { conversation: n % conversations, kind: Turn::Next, seed: n as u64 + 1 };
+    (0..2 * conversations).map(request).collect()
+}
+
 /// A conversation so far: the user's messages, each with its answer.
 type History = Vec<(String, String)>;
 
@@ -98,15 +110,26 @@ impl fmt::Display for Figures {
 #[test]
 #[ignore = "minutes, beside a llama-server: `cargo xtask conversations MODEL`"]
 fn the_tokens_that_many_conversations_on_few_places_compute() -> Result<()> {
-    let arguments = Arguments::from_environment("conversations MODEL [CONVERSATIONS]", 200, &[])?;
-    let (model, count) = (arguments.model, arguments.number);
+    let usage = "conversations MODEL [CONVERSATIONS] [mixed|in turn]";
+    let arguments = Arguments::from_environment(usage, 200, &[MIXED, IN_TURN])?;
     let servers = servers()?;
-    let trace = trace(count);
-    println!("| {count} conversations, {} requests | tokens of prompts | computed | time | peak memory |", trace.len());
+    let count = arguments.number;
+    for (name, trace) in [(MIXED, trace(count)), (IN_TURN, in_turn(count))] {
+        if arguments.has(name) {
+            compare(&servers, &arguments.model, &trace, &format!("{count} conversations, {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the table of one trace.
+fn compare(servers: &[Kind; 2], model: &Path, trace: &[Request], name: &str) -> Result<()> {
+    let count = trace.iter().map(|request| request.conversation + 1).max().unwrap_or(0);
+    println!("\n| {name}, {} requests | tokens of prompts | computed | time | peak memory |", trace.len());
     println!("|---|--:|--:|--:|--:|");
     let mut figures = Vec::new();
-    for server in &servers {
-        let measured = measure(server, &model, &trace, count)?;
+    for server in servers {
+        let measured = measure(server, model, trace, count)?;
         println!("| {} | {measured} |", server.name());
         figures.push(measured);
     }
@@ -199,4 +222,10 @@ fn the_trace_has_all_kinds_of_turns_and_is_always_the_same() {
     assert!(count(|turn| matches!(turn, Turn::Fork { .. })) > 15);
     let conversations: std::collections::BTreeSet<_> = requests.iter().map(|request| request.conversation).collect();
     assert!(conversations.len() > 180, "{}", conversations.len());
+}
+
+#[test]
+fn in_the_trace_of_turns_every_conversation_continues_after_all_others() {
+    let order: Vec<usize> = in_turn(3).iter().map(|request| request.conversation).collect();
+    assert_eq!(order, [0, 1, 2, 0, 1, 2]);
 }

@@ -1,5 +1,5 @@
 //! Measures how long many simultaneous users wait for their first token, with `autoplace serve` and with
-//! the llama-server of the pinned llama.cpp (`cargo xtask first-token`).
+//! the llama-server of the latest llama.cpp whose whole source a package has (`cargo xtask first-token`).
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. The servers
 //! take turns. Each round starts a new server, so that no prompt is cached.

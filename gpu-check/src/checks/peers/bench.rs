@@ -16,8 +16,7 @@ use crate::setting::Setting;
 /// The explanation of the numbers in the result.
 pub(super) const LOOP: &str = "llama.cpp's packaged source has no llama-bench: its protocol (test_prompt, test_gen, a warm-up, an empty memory for \
 each) is carried out by the same library calls, in the same process, in turns with the session, on the same split, threads, batches and \
-types. It chooses no tokens; the session looks for the likeliest. \
-It has no thread pool of its own, as llama-bench has.";
+types. It chooses no tokens; the session looks for the likeliest.";
 
 /// A session and llama.cpp's loop on the same split. Speeds are in tokens per second.
 #[derive(Debug, Clone, Serialize, Deserialize)]

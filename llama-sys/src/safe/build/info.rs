@@ -31,7 +31,7 @@ pub struct BuildInfo {
 
 /// How the native code of this program was built. The call is safe even on a CPU that the native code does not support.
 /// With `prebuilt-runtime` it opens the runtime. If there is no runtime, [`BuildInfo::llama_cpp`] contains a message
-/// about that, and the other fields are empty.
+/// about that, and the other fields say nothing.
 pub fn build_info() -> BuildInfo {
     #[cfg(feature = "prebuilt-runtime")]
     let Ok(manifest) = super::runtime::open().map(|choice| &choice.set.manifest) else {

@@ -1,8 +1,8 @@
 //! llama.cpp from a runtime: shared libraries that are opened when the program starts (feature `prebuilt-runtime`).
 //!
-//! Before any library is opened, `autoplace_runtime` chooses one runtime, and checks that the runtime is complete and
-//! belongs to this build. The result is the table of functions that [`raw`](crate::raw) calls through. The libraries
-//! stay open until the process ends, because their threads may run and other libraries may refer to them.
+//! Before a runtime's libraries are opened, `autoplace_runtime` chooses one runtime, and checks that the runtime is
+//! complete and belongs to this build. The result is the table of functions that [`raw`](crate::raw) calls through. The
+//! libraries stay open until the process ends, because their threads may run and other libraries may refer to them.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::mem::{offset_of, size_of};

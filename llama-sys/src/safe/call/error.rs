@@ -120,7 +120,7 @@ impl Error {
 pub struct Failure {
     /// The kind of failure.
     pub cause: FailureCause,
-    /// The reason in one line: the text of the exception or of the assertion, or the last error that llama.cpp logged.
+    /// The reason in one line: the text of the exception or of the assertion, or the first error that llama.cpp logged.
     pub reason: String,
     /// Warnings and errors that llama.cpp logged during the call, oldest first, at most 32 lines.
     pub log: Vec<String>,

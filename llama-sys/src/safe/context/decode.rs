@@ -103,12 +103,13 @@ impl Context {
     /// `sched_reserve`). A graph of a size between these two may run on other devices and need more memory: only from
     /// 32 tokens on does a GPU compute with weights that lie on the host. If the context pools its sequences, all of
     /// them get the same number of tokens, so the graph may have fewer than `n_tokens`. If the context computes
-    /// [rows](crate::ContextParams::rows), it reserves for as many rows too.
+    /// [rows](crate::ContextParams::rows), a graph of as many rows is reserved too.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for 0 tokens or more than [`n_ubatch`](Self::n_ubatch). [`Error::Call`] if a buffer
-    /// does not fit ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    /// [`Error::InvalidParameter`] for 0 tokens or more than [`n_ubatch`](Self::n_ubatch), and for a model without
+    /// data. [`Error::Call`] if a buffer does not fit ([`Error::out_of_memory`] says which); the context is unusable
+    /// from then on.
     pub fn reserve(&mut self, n_tokens: u32) -> Result<(), Error> {
         self.check_usable()?;
         if n_tokens == 0 || n_tokens > self.n_ubatch || self.model().is_no_alloc() {

@@ -20,7 +20,7 @@ impl Context {
     }
 
     /// Forgets the positions in `range` of one sequence. Returns `false` if the memory cannot do that: a recurrent
-    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. To forget
+    /// state can only forget a whole sequence or, once, up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end. To forget
     /// such tokens, they and the token before them must have been computed in one graph, which had at most `n_rs_seq` +
     /// 1 tokens of the sequence. No other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
     ///

@@ -83,7 +83,7 @@ pub struct Context {
     unfinished: Vec<unfinished::Unfinished>,
     /// Why the context must not be used any more.
     poisoned: Option<String>,
-    /// The output flags of the last batch, with which indices are checked.
+    /// The output flags of the last batch. Indices are checked against them.
     outputs: Vec<i8>,
     /// The number of sequences of each token of a batch (always 1), and the address of each token's sequence. These
     /// lists are kept so that decoding allocates nothing.

@@ -144,7 +144,7 @@ impl ContextParams {
     pub(super) fn check(&self, model: &Model) -> Result<(), Error> {
         // llama-context.cpp pads n_ctx to a multiple of 256 in 32 bits, and positions are signed.
         const MAX_CTX: u32 = (i32::MAX as u32) & !255;
-        // llama-cself.h, LLAMA_MAX_SEQ.
+        // llama-cparams.h, LLAMA_MAX_SEQ.
         const MAX_SEQ: u32 = 256;
         if model.is_vocab_only() {
             return Err(Error::parameter("vocab_only", true, "a model without tensors cannot have a context"));

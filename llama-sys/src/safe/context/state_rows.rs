@@ -36,8 +36,8 @@ const LONG_RANGE: usize = 4096;
 /// In the bytes of a shape, this byte marks a cache whose rows contain a position and a `llama_kv_cell_ext`.
 const WITH_POSITIONS: u8 = 2;
 
-/// The bytes of a shape may state at most this many bytes for a token in a lane, and this many equal lanes. Bytes with
-/// a higher number do not describe a shape.
+/// Limits for a shape that is read from bytes: the bytes of a token in one lane, and the number of equal lanes.
+/// [`RowShape::from_bytes`] refuses a shape that exceeds them.
 const MAX_LANE_BYTES: usize = 1 << 24;
 const MAX_LANES: u32 = 1 << 20;
 
@@ -54,8 +54,8 @@ pub struct RowShape {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section {
     /// For each token, the number of bytes before its keys. These bytes are the token's position and its
-    /// `llama_kv_cell_ext`, if the cache keeps that: with M-RoPE all rows of a picture have the same position. In all
-    /// other caches the number is 0.
+    /// `llama_kv_cell_ext`, if the cache keeps one, because with M-RoPE all rows of a picture have the same position.
+    /// In all other caches the number is 0.
     pub(super) head: usize,
     /// The fixed fields before the layers: whether values are transposed, the number of layers, and the rotations.
     pub(super) fixed: [u8; 16],
@@ -153,8 +153,9 @@ pub struct StateRows {
     first: Position,
     /// The place of the rest in the stream.
     rest: Range<u64>,
-    /// The number of the context that has the rows, and where they are: each with its offset in the stream. There is
-    /// no list of more than [`MAX_PLACES`] places: then llama.cpp passes over the stream for each part that is read.
+    /// The number of the context that has the rows, and the places of the rows, each with its offset in the stream. The
+    /// list is `None` if there are more than [`MAX_PLACES`] places. llama.cpp then goes through the whole stream for
+    /// each part that is read.
     context: u64,
     places: Option<Arc<Vec<(u64, Place)>>>,
 }
@@ -168,7 +169,7 @@ unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
-/// What llama.cpp writes of a state whose rows are not read.
+/// A state as llama.cpp writes it without the rows: the bytes between the rows, and the places of the rows.
 #[derive(Debug, Default)]
 struct Cells {
     between: Vec<u8>,
@@ -310,8 +311,8 @@ impl Context {
 
     /// The rows of these tokens in pieces of `piece` tokens; the last piece may have fewer. Each piece begins with the
     /// bytes of `before`. The rows follow, as [`read_rows`](Self::read_rows) returns them. This is faster than a call
-    /// of `read_rows` for each piece: if the rows lie together, llama.cpp does not go over the sequence's cells again,
-    /// and otherwise only once; and the bytes are copied one time less.
+    /// of `read_rows` for each piece: llama.cpp goes through the sequence's cells only once, or not at all if the rows
+    /// lie together.
     ///
     /// # Errors
     ///
@@ -542,7 +543,7 @@ impl Pieces {
 unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size: usize) -> bool {
     // SAFETY: `read_pieces` passes a pointer to its pieces, which nobody else uses during the call.
     let pieces = unsafe { &mut *user.cast::<Pieces>() };
-    // SAFETY: there are `size` bytes (native/shim.cpp, range_writer).
+    // SAFETY: `data` has `size` bytes (native/shim.cpp, range_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
     // `add` cannot panic, because room for all of its bytes was reserved.
     pieces.add(data)
@@ -553,7 +554,7 @@ unsafe extern "C" fn put_between(user: *mut c_void, data: *const c_void, size: u
     // SAFETY: `cells` passes a pointer to its cells, which nobody else uses during the call.
     let cells = unsafe { &mut *user.cast::<Cells>() };
     cells.at += size as u64;
-    // SAFETY: `put` gets a pointer to a `Vec<u8>`, and there are `size` bytes (native/shim.cpp, range_writer).
+    // SAFETY: `put` gets a pointer to a `Vec<u8>`, and `data` has `size` bytes (native/shim.cpp, range_writer).
     unsafe { put((&raw mut cells.between).cast(), data, size) }
 }
 

@@ -7,8 +7,8 @@ use crate::raw;
 use crate::safe::call::{self, Error};
 
 /// Maximum number of places in a list, which then has 2 MiB. Usually each layer has two places. But if values are
-/// transposed, each dimension of each run of cells has a place of its own: for a text of 4,000 tokens between the cells
-/// of others, these are up to a hundred million.
+/// transposed, each dimension of each run of cells has a place of its own: if the cells of a text of 4,000 tokens lie
+/// between the cells of other texts, there are up to a hundred million places.
 pub(super) const MAX_PLACES: usize = 1 << 16;
 
 /// A part of a stream from which llama.cpp restores a sequence.
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size
     // SAFETY: together with this function, the shim gets a pointer to a `Vec<u8>`, which nobody else uses during the
     // call.
     let to = unsafe { &mut *user.cast::<Vec<u8>>() };
-    // SAFETY: there are `size` bytes (native/shim.cpp, stream_writer and range_writer).
+    // SAFETY: `data` has `size` bytes (native/shim.cpp, stream_writer and range_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
     // If there is no memory, this must not panic, because a panic must not unwind into C++.
     let has_room = to.try_reserve(size).is_ok();
@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size
 unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
     // SAFETY: `read_parts` passes the parts that are left, which nobody else uses meanwhile.
     let left = unsafe { &mut *user.cast::<Left<'_>>() };
-    // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
+    // SAFETY: `data` has `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
     let mut data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
     while !data.is_empty() {
         let Some((first, others)) = left.parts.split_first() else { return false };

@@ -1,5 +1,4 @@
-//! Rows that were [read](super::StateRows) are written into a sequence again, if needed in parts between computations
-//! of other sequences.
+//! Writes [rows](super::StateRows) back into a sequence, if needed in parts between computations of other sequences.
 //!
 //! llama.cpp restores a whole sequence in one call. The shim lets this call assign the cells and read everything except
 //! the rows, and notes where in the tensors the rows belong. Cells of full attention stay where they are as long as
@@ -18,7 +17,8 @@ use crate::safe::call::{self, Error};
 const BUFFER: usize = 1 << 20;
 
 impl Unfinished {
-    /// The next rows, at most `most` bytes, without those that end a piece's lane. Empty if all rows are written.
+    /// The next bytes of the rows, at most `most` of them, all from one lane of one piece. Empty if all rows are
+    /// written.
     fn next<'a>(&mut self, pieces: &[RowPiece<'a>], most: usize) -> &'a [u8] {
         while let Some(&(before, unit)) = self.lanes.get(self.from.0) {
             let (_, at, written) = self.from;
@@ -153,7 +153,7 @@ impl Context {
             }
             let (ctx, data, size) = (self.as_ptr(), buffer.as_ptr().cast(), buffer.len());
             // SAFETY: the context lives and is borrowed mutably. The place is one of its memory's, and the cells are
-            // still this sequence's, because everything that removes them also drops `unfinished`. There are `size`
+            // still this sequence's, because everything that removes them also drops `unfinished`. `data` has `size`
             // bytes.
             let done = call::checked(|error| unsafe {
                 raw::shim_place_write(ctx, &raw const place, written, data, size, error)

@@ -68,7 +68,7 @@ impl Backend {
     /// # Errors
     ///
     /// The call returns only with an error. [`Error::InvalidParameter`] for an endpoint at which the process cannot
-    /// listen. [`Error::Call`] if this build has no RPC backend, or when the server ends.
+    /// listen, and when the server ends. [`Error::Call`] if this build has no RPC backend.
     pub fn serve_rpc(self, endpoint: SocketAddr, devices: &[Device], threads: usize) -> Error {
         // If llama.cpp's server cannot listen, it only prints a message. So listening is tried here first.
         if let Err(error) = std::net::TcpListener::bind(endpoint) {

@@ -19,7 +19,7 @@ pub(crate) struct Threadpool {
 unsafe impl Send for Threadpool {}
 
 impl Threadpool {
-    /// Starts `n_threads - 1` threads. The thread that asks for a computation takes part in it as the last one.
+    /// Starts `n_threads - 1` threads. The thread that asks for a computation takes part in it too.
     pub(crate) fn new(n_threads: u32) -> Result<Self, Failure> {
         let raw = call::accepted(
             // SAFETY: plain numbers; callers have compared `n_threads` with ggml's limit.
@@ -34,8 +34,8 @@ impl Threadpool {
     }
 }
 
-/// Makes a `llama_context` without our [`Context`](crate::Context) compute with a pool of `n_threads` threads, as
-/// llama.cpp's own programs do. Benchmarks use it to compare a bare loop over llama.cpp with a
+/// Attaches a pool of `n_threads` threads, as llama.cpp's own programs do, to a `llama_context` that no
+/// [`Context`](crate::Context) owns. Benchmarks use it to compare a bare loop over llama.cpp with a
 /// [`Context`](crate::Context). The pool lives until the process ends.
 ///
 /// # Errors
@@ -64,8 +64,8 @@ impl Drop for Threadpool {
     }
 }
 
-/// The pools of one context or backend: one for each number of threads with which it has computed. The threads of
-/// unused pools sleep. A backend may refer to its pool, so no pool is freed before the backend.
+/// The pools of one context or backend: one for each number of threads that was set so far. The threads of unused pools
+/// sleep. A backend may refer to its pool, so no pool is freed before the backend.
 #[derive(Default)]
 pub(crate) struct Threadpools(Vec<Threadpool>);
 

@@ -166,7 +166,7 @@ impl Projector {
     }
 
     /// Computes the rows of chunk `index`, which must be an image or a sound. Returns the rows one after the other;
-    /// each row is as wide as the model's input ([`ModelShape::n_embd_inp`](crate::ModelShape)).
+    /// each row has [`width`](Self::width) values.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Projector {
         Ok(rows)
     }
 
-    /// The number of values in a row.
+    /// The number of values in a row: the width of the model's input.
     pub fn width(&self) -> usize {
         // SAFETY: the model lives.
         let width = unsafe { raw::llama_model_n_embd_inp(self.model.as_ptr()) };

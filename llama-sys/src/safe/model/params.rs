@@ -12,8 +12,8 @@ pub struct ModelParams {
     /// How many layers are offloaded, counted backwards from the output layer. 0 offloads no layer, 1 only the output
     /// layer, and the number of blocks + 1 all layers. A negative number means all layers.
     pub n_gpu_layers: i32,
-    /// Devices to offload to, in this order. `None` means every GPU that ggml found. An empty list means no GPU, and no
-    /// GPU is opened at all.
+    /// Devices to offload to, in this order. `None` means every GPU that ggml found, but integrated GPUs only if this
+    /// machine has no other GPUs. An empty list means no GPU, and no GPU is opened at all.
     pub devices: Option<Vec<Device>>,
     /// The proportion of layers for each device. If the list is empty, free memory decides.
     pub tensor_split: Vec<f32>,

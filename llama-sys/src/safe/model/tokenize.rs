@@ -180,7 +180,7 @@ impl Vocab {
     fn tokenize_whole(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         let length = i32::try_from(text.len())
             .map_err(|_| Error::parameter("text_len", text.len(), "a text must have at most 2147483647 bytes"))?;
-        // Every token covers at least one byte, except for BOS, EOS and a prefix space.
+        // A token usually covers three bytes or more. If there is too little room, the loop runs again.
         let mut tokens: Vec<Token> = vec![0; text.len() / 3 + 8];
         loop {
             let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);

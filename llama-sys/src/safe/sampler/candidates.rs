@@ -165,7 +165,7 @@ impl Candidates {
     }
 
     /// Replaces each candidate's logit by the result of `change` for its token and logit, and clears the choice. A NaN
-    /// becomes negative infinity. So this token is chosen only if no other is left.
+    /// becomes negative infinity. A token with this logit is chosen only if no other is left.
     pub fn map_logits(&mut self, mut change: impl FnMut(Token, f32) -> f32) {
         for Candidate(data) in &mut self.list[self.start..self.end] {
             let logit = change(data.id, data.logit);
@@ -199,7 +199,7 @@ impl Candidates {
     ) -> Result<bool, Failure> {
         let all = self.list.as_mut_ptr().cast::<raw::llama_token_data>();
         let mut array = raw::llama_token_data_array {
-            // SAFETY: `start` is within the list, and a candidate has the layout of its entries.
+            // SAFETY: `start` is within the list, and a `Candidate` has the layout of a `llama_token_data`.
             data: unsafe { all.add(self.start) },
             size: self.len(),
             selected: -1,

@@ -78,7 +78,7 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
         None => only(&pooled.of.pool)?,
     };
     let is_stream = named.stream && waiting::is_stream_path(head.uri.path());
-    // A request that only asks about a model does not load it.
+    // By default `GET /slots` does not load the model; every other forwarded request does. `autoload` overrides this.
     let loads = query.autoload.unwrap_or(head.method == Method::POST || head.uri.path() != "/slots");
     let turn = Turn { name, begun: Instant::now(), head, body: read, loads, place, pooled };
     turn.taken(is_stream).await
@@ -214,8 +214,8 @@ impl Turn {
         self.head.uri.path()
     }
 
-    /// The answer of the model's routes. The model stays loaded until the answer has been sent. The model's worker may
-    /// die before any of the answer was sent. If the worker does not replace itself, the model is loaded again, and the
+    /// The answer of the model's routes. The model stays loaded until the answer has been sent. If the model's worker
+    /// dies before any part of the answer was sent, and does not replace itself, the model is loaded again, and the
     /// request is repeated once.
     pub(super) async fn answered(self, mut handle: ModelHandle) -> Result<Response, Failed> {
         let mut deaths = 0;

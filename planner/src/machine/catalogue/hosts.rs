@@ -143,7 +143,8 @@ pub(in crate::machine) fn memory(text: &str) -> Result<Bandwidth, ParseError> {
         Some(text) => text
             .parse()
             .ok()
-            // The limit is higher, because overclocked modules are also sold.
+            // Speeds up to a quarter above the fastest listed one are accepted, because overclocked modules are also
+            // sold.
             .filter(|number| (least..=most + most / 4).contains(number))
             .ok_or_else(|| wrong("not a speed that this memory is sold in: the type is followed by millions of transfers per second, as in `DDR5-5600`"))?,
     };

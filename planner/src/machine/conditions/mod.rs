@@ -20,15 +20,15 @@ use super::tree::{Notes, Tree, field};
 /// A figure counts as disturbed if a thread of this process waited for a core for at least this percentage of the time.
 /// The percentage is below 1 on a quiet machine, and 30 to 50 on two cores if another program keeps one thread busy.
 const MIN_WAITED: u32 = 8;
-/// The same limit for the percentage of one core that other processes used. Over a quarter of a second the counters may
-/// be wrong by 15 percentage points.
+/// A figure counts as disturbed if other processes used at least this percentage of one core. Over a quarter of a
+/// second the counters may be wrong by 15 percentage points.
 const MIN_OTHERS: u32 = 40;
-/// The same limit for the percentage of the cores' time that the hypervisor gave to other machines.
+/// A figure counts as disturbed if the hypervisor gave at least this percentage of the cores' time to other machines.
 const MIN_STEAL: u32 = 5;
-/// The same limit for the percentage of time in which a CPU quota stopped this process.
+/// A figure counts as disturbed if a CPU quota stopped this process for at least this percentage of the time.
 const MIN_THROTTLED: u32 = 10;
-/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core. Work that
-/// caused waiting before the measurement tends to come back during the measurement.
+/// A figure counts as disturbed if some thread waited for a core during at least this percentage of the previous ten
+/// seconds. Work that caused waiting before the measurement tends to come back during the measurement.
 const MIN_PRESSURE: u32 = 50;
 /// The number of ticks of `/proc/stat` in a second (`USER_HZ`, which is 100 on every Linux architecture).
 const TICKS_PER_SECOND: u64 = 100;
@@ -135,7 +135,8 @@ impl RateConditions {
     }
 }
 
-/// Checks within two milliseconds whether no other work currently needs a core of this computer.
+/// Checks within two milliseconds whether hardly any other work currently needs a core of this computer: at most one
+/// thread for every 16 cores.
 pub fn looks_quiet() -> bool {
     let tree = Tree(Path::new("/"));
     let looks = (0..3).map(|look| {
@@ -291,8 +292,8 @@ fn waited(tree: Tree<'_>) -> Option<u64> {
     waited.fold(None, |sum, ns| Some(sum.unwrap_or(0_u64).saturating_add(ns)))
 }
 
-/// Microseconds for which a control group's quota has stopped this process: the largest number of any group around it
-/// (cgroup-v2.rst, `cpu.stat`; version 1 counts nanoseconds).
+/// Microseconds for which a control group's quota has stopped this process: the largest number of any group around the
+/// process (cgroup-v2.rst, `cpu.stat`; version 1 counts nanoseconds).
 fn throttled(tree: Tree<'_>) -> Option<u64> {
     let groups = tree.read("/proc/self/cgroup", &mut Notes::default())?;
     let mut most = None;

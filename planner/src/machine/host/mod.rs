@@ -119,7 +119,7 @@ impl Host {
     ///
     /// On Linux, this is [`detect_under`](Self::detect_under) with the real root. On other systems the `sysinfo` crate
     /// reports memory and processors, and limits on the process are unknown; the code for other systems compiles for
-    /// Windows and macOS, but has not been run there.
+    /// Windows and macOS, and has run under Wine, but on no real Windows or macOS.
     pub fn detect() -> (Self, Vec<Note>) {
         #[cfg(target_os = "linux")]
         return Self::detect_under(Path::new("/"));

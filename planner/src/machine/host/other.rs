@@ -1,5 +1,5 @@
 //! The host under Windows, macOS and other systems, as the `sysinfo` crate reports it. This code compiles for these
-//! systems, but has not been run there.
+//! systems. It has run under Wine, but on no real Windows or macOS.
 
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The memory of each card by its address, in whole MiB; empty if the program does not run or does not end in time.
 ///
-/// `folder` is the folder of the program. With `None`, the program is searched for as the system does.
+/// `folder` is the folder of the program. With `None`, the system searches for the program.
 pub(super) fn memory(folder: Option<&Path>) -> BTreeMap<PciId, Reading> {
     let mut command = Command::new(program(folder));
     command.args(["--query-gpu=pci.bus_id,memory.total,memory.free", "--format=csv,noheader,nounits"]);

@@ -104,8 +104,8 @@ pub struct ExpertCache {
     pub share: f64,
     /// The number of experts that the cache holds at once over all GPUs. An expert belongs to one layer.
     pub slots: u64,
-    /// The smallest cache, in bytes over all GPUs, with which llama.cpp caches all of these layers. 0 without such
-    /// layers.
+    /// The smallest cache, in bytes over all GPUs, with which llama.cpp serves every layer that has such experts; 0 if
+    /// no layer has any.
     pub least: u64,
 }
 

@@ -189,8 +189,7 @@ impl Estimate {
         self.with_uncertainty(&self.assignment(n_gpu_layers)).0
     }
 
-    /// Bytes of weights and caches, without `compute`. They are exact, and computing them is so fast that the search
-    /// computes them for every placement that it rules out.
+    /// Bytes of weights and caches, without `compute`.
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
         self.cost(assignment).footprints()
     }

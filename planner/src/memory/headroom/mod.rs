@@ -220,7 +220,7 @@ mod tests {
     fn each_preset_leaves_its_parts() {
         use Headroom::{Bytes, Cautious, Default, Percent, Tight};
         let (driver, growth) = (mib(560), mib(32 + 2 * 28));
-        // The margin with which driver, growth and margin together are 15 % of the card.
+        // The margin, if driver, growth and margin together have `total` bytes (below: 15 % of a card of 20 GiB).
         let rest = |total: u64| total - driver - growth;
         for (headroom, total, free, unsure, margin) in [
             // One percent of the free memory, with a minimum and a maximum.
@@ -228,7 +228,7 @@ mod tests {
             (Default, 96, gib(2), 0, mib(64)),
             (Default, 96, gib(80), 0, mib(256)),
             (Default, 96, gib(80), mib(10), mib(266)),
-            // `Tight` leaves free the uncertainty and the loss by rounding.
+            // The margin of `Tight` is the uncertainty plus the loss by rounding.
             (Tight, 24, gib(24), mib(7), mib(16 + 7)),
             // At most 85 percent of the total are in use. On a small card the default margin is larger.
             (Cautious, 20, gib(19), 0, rest(gib(3))),

@@ -30,8 +30,8 @@ pub(super) fn other_cards(trials: &Trials<'_>) -> Vec<Change> {
     [another(trials), second(trials)].into_iter().flatten().collect()
 }
 
-/// For a machine without a GPU whose host generates fewer tokens per second than [`READING_SPEED`]: the cheapest card
-/// that can hold the whole model.
+/// For a machine without a GPU whose host generates fewer tokens per second than [`READING_SPEED`]: the cheapest
+/// consumer card that can hold the whole model.
 pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     let is_slow = |tokens_per_second: f64| tokens_per_second < READING_SPEED;
     let host_is_enough =
@@ -47,7 +47,8 @@ pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     Some(Change { effect, ..change })
 }
 
-/// The cheapest larger card that can replace the smallest GPU so that the whole model fits.
+/// The cheapest larger card that can replace the smallest GPU so that the whole model fits. A consumer card is replaced
+/// by a consumer card if possible, and any other card by another such card.
 fn another(trials: &Trials<'_>) -> Option<Change> {
     let gpus = trials.planner.machine.gpus.iter().enumerate();
     let (index, gpu) = gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;

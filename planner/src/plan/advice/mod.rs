@@ -1,8 +1,8 @@
 //! Advice for a model that does not fully fit. The planner makes a trial plan for each change of the model, the machine
 //! or the request. The change is listed only if the trial plan is better.
 //!
-//! A [`Planner`] flows in, an [`Advice`] flows out. It has at most one item for each kind of change, the cheapest for
-//! the user first: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other hardware
+//! A [`Planner`] flows in, an [`Advice`] flows out. Its items are sorted by their cost for the user, the cheapest
+//! first: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other hardware
 //! ([`cards`]).
 
 mod cards;

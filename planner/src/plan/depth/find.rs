@@ -292,8 +292,8 @@ fn whole(workload: &Workload, (crossing, is_deeper): (u32, bool), [here, there]:
     prompt + tokens / f64::from(end - begin) * f64::from(workload.reply)
 }
 
-/// The depth at which two placements are equally fast, interpolated between the points; `None` if one of them is faster
-/// everywhere.
+/// The depth at which two placements are equally fast, interpolated between the points; `None` if neither of them
+/// becomes the faster one between two points.
 fn crossing(points: &[SecondsAtDepth]) -> Option<u32> {
     let more = |point: &SecondsAtDepth| point.token[0] - point.token[1];
     points.windows(2).find_map(|pair| {

@@ -76,8 +76,8 @@ impl DepthRule {
         self.moving_seconds
     }
 
-    /// Seconds lost since the last move, compared with the other placement. Gained time reduces the lost time, at most
-    /// to 0.
+    /// Seconds lost since the last move, compared with the other placement. Gained time reduces the lost time, but not
+    /// below 0.
     pub const fn lost(&self) -> f64 {
         self.lost
     }

@@ -36,9 +36,9 @@ impl Plan {
     /// The reasons why the plan cannot be followed on this machine; empty if it can be followed.
     ///
     /// A different amount of free memory does not count as a change as long as the plan still fits. It still fits if
-    /// there is memory for its footprints, and for the parts of its headroom that are meant for the driver and for
-    /// growth. The third part of the headroom, the margin, exists for such differences. GPUs outside the plan are
-    /// ignored.
+    /// there is memory for its footprints, for its companions, and for the parts of its headroom that are meant for the
+    /// driver and for growth. The third part of the headroom, the margin, exists for such differences. GPUs outside the
+    /// plan are ignored.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         let footprints = self.placements.iter().map(|placement| placement.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())

@@ -27,7 +27,7 @@ impl<'a> Placements<'a> {
     }
 
     /// Bytes of the cache of experts: the stated number, or the setting's share of the experts that the path keeps on
-    /// the host. The number is rounded to whole MiB, because llama.cpp's own flag is in MiB.
+    /// the host. The latter is rounded up to whole MiB, because llama.cpp's own flag is in MiB.
     fn moe_cache_size(&self, path: &Path) -> u64 {
         let costs = &self.setting_costs[path.setting];
         let Some(Cached { share }) = costs.cached else { return costs.params.moe_cache_size };

@@ -83,8 +83,9 @@ impl Placements<'_> {
     }
 
     /// The paths that are one step better. They have one part less on the host or, if no parts are there, one layer
-    /// less. If the whole model is on the host, the next step puts the output layer on a GPU. The list is empty if the
-    /// request fixes the number of layers.
+    /// less. If the whole model is on the host, the next step puts the output layer on a GPU. If the graph has a single
+    /// copy, the next step is the same path with four copies. The list is empty if the request fixes the number of
+    /// layers.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
         let min_on_host = *self.on_host().start();

@@ -18,7 +18,7 @@ pub(super) struct Part<'a> {
     pub(super) matrices: Vec<Matrices>,
     /// Bytes of the weights in the file.
     pub(super) bytes: u64,
-    /// Bytes of the weights that begin a feed-forward step, and of the weights that end one.
+    /// Bytes of the largest weights that begin a feed-forward step, and of the largest weights that end one.
     steps: [u64; 2],
 }
 

@@ -8,8 +8,8 @@ use crate::plan::{Error, NoRoom, Policy, Probe};
 use super::path::Path;
 use super::{Found, MAX_SLACK_BYTES, Placements, SearchConstraints, SearchedCache};
 
-/// Maximum number of probes with one GPU, and with several GPUs. The limit applies separately to each combination of an
-/// allowed type and place of the cache and a smaller ubatch.
+/// Maximum number of probes for one setting, with one GPU and with several GPUs. A search over several settings adds up
+/// their probes and may use them for any of these settings. Settings with a larger ubatch add no probes.
 const MAX_PROBES: (usize, usize) = (6, 12);
 
 /// With more than two GPUs, another probe is made only for a placement whose predicted time is below this share of the
@@ -47,7 +47,7 @@ impl<'f, 'a> Probed<'f, 'a> {
     }
 
     /// The cheapest path that fits by the probe and, of the paths that are one step better, the path with the fewest
-    /// missing bytes. `None` if the probes are used up or no path fits.
+    /// missing bytes. `None` if no path fits, or if the probes are used up before a path fits.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
         let n_gpus = self.placements.gpus.len();
         let each = if n_gpus < 2 { MAX_PROBES.0 } else { MAX_PROBES.1 };
@@ -91,8 +91,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that would fit if each GPU needed a few bytes less than the estimate. The reason is that the
-    /// probe of one kind of run tells little about another kind.
+    /// The cheapest path that would fit if each GPU needed up to `MAX_SLACK_BYTES` less than the corrected estimate.
+    /// Such a path deserves a probe, because the probes of one kind of run tell little about another kind.
     fn search_with_slack(&mut self) -> Result<Option<Found>, Error> {
         self.constraints.has_slack = true;
         let found = self.placements.search(&self.constraints);
@@ -100,7 +100,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         found
     }
 
-    /// Probes a path; `None` if llama.cpp refuses it.
+    /// Probes a path; `None` if there is no answer.
     fn ask(&mut self, next: Found) -> Option<Found> {
         let Found { path, cost, .. } = next;
         self.asked += 1;

@@ -57,7 +57,7 @@ pub(super) struct SettingCosts<'a> {
 }
 
 /// The smallest compute buffers: on a GPU by the role of its run, and on the host by the host's role. They include the
-/// estimate's uncertainty if the plan leaves as many bytes free.
+/// estimate's uncertainty if the plan keeps the uncertainty free.
 #[derive(Debug, Clone, Copy)]
 struct MinCompute {
     gpu: [u64; ROLES],

@@ -126,7 +126,7 @@ impl SpeedModel {
     }
 
     /// The share of the experts on the host that each GPU's cache holds. llama.cpp divides the bytes of the cache like
-    /// the layers. `None` if the cache is too small for the experts of one token.
+    /// the layers. `None` for a GPU that holds no part of the cache.
     pub(in crate::plan) fn cached_shares(&self, assignment: &Assignment) -> Vec<Option<Cached>> {
         let mut layers = vec![0.0; self.rates.gpus.len()];
         let mut bytes = vec![0_u64; layers.len()];

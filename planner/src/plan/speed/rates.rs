@@ -32,22 +32,24 @@ const UNKNOWN_HOST: f64 = 34e9;
 /// Fixed seconds of a layer on a GPU: about ten to fifteen kernels, each with a launch. CUDA launches them as one
 /// graph. In the ledger, the time beyond 83 % of the peak is 25 to 46 us on an RTX 3070, 4080 and 3080.
 const GPU_LAYER: f64 = 25e-6;
-/// The same for NVIDIA's cards before Ampere: 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes
-/// no CUDA graphs before Volta, and builds of 2025 made none before Ampere (`ggml_cuda_graph_set_enabled`).
+/// Fixed seconds of a layer on NVIDIA's cards before Ampere: 43 to 57 us on an RTX 2080 with four models of 1B to 4B.
+/// llama.cpp makes no CUDA graphs before Volta, and builds of 2025 made none before Ampere
+/// (`ggml_cuda_graph_set_enabled`).
 const LAYER_BEFORE_AMPERE: f64 = 45e-6;
-/// The same with Vulkan: 22 us on an RTX 4090 and 46 us on an RTX 2080 Ti with TinyLlama.
+/// Fixed seconds of a layer with Vulkan: 22 us on an RTX 4090 and 46 us on an RTX 2080 Ti with TinyLlama.
 const VULKAN_LAYER: f64 = 30e-6;
-/// The same with ROCm: 111 us on an RX 7900 XTX with an 8B model in 2026.
+/// Fixed seconds of a layer with ROCm: 111 us on an RX 7900 XTX with an 8B model in 2026.
 const ROCM_LAYER: f64 = 100e-6;
-/// The same with Metal, which has no graphs: 136 us on an M1 Ultra with TinyLlama, 43 us on an M2 Pro with an 8B model.
+/// Fixed seconds of a layer with Metal, which has no graphs: 136 us on an M1 Ultra with TinyLlama, 43 us on an M2 Pro
+/// with an 8B model.
 const METAL_LAYER: f64 = 100e-6;
 /// Fixed seconds of a layer on the host: about thirty barriers between its threads.
 const HOST_LAYER: f64 = 30e-6;
 /// Seconds to pass a token's activations to the next device: two copies over PCIe, each with a wait.
 const CROSSING: f64 = 20e-6;
-/// The same with Vulkan, where each wait is a submission and a fence. On an RX 6700 XT under Windows, a block with
-/// experts on the host takes 0.2 to 0.3 ms longer than it needs to read its bytes (the ledger), and it makes two
-/// transfers.
+/// Seconds to pass a token's activations to the next device with Vulkan, where each wait is a submission and a fence.
+/// On an RX 6700 XT under Windows, a block with experts on the host takes 0.2 to 0.3 ms longer than it needs to read
+/// its bytes (the ledger). Its activations are transferred twice.
 const VULKAN_CROSSING: f64 = 100e-6;
 /// Seconds to pass a token's activations to another machine: a round trip in a local network, including the software.
 const REMOTE_CROSSING: f64 = 500e-6;
@@ -66,8 +68,8 @@ const GPU_ROUTING: f64 = 45e-6;
 /// Measured: 0.4 to 6.8 billion at 4,096 tokens on machines with two cores of an EPYC; the lowest figure was measured
 /// during other work (docs/speed-model.md).
 const CORE_ATTENTION: f64 = 1.4e9;
-/// Speed of a host's attention in prompts, as a share of the speed at which the host multiplies weights. Measured: 0.42
-/// to 0.53 (the same machines).
+/// Speed of a host's attention in prompts, as a share of the speed at which the host multiplies weights. Measured on
+/// machines with two cores of an EPYC: 0.42 to 0.53.
 const PROMPT_ATTENTION: f64 = 0.5;
 /// The assumed cores of a host that does not report them.
 const UNKNOWN_CORES: u32 = 8;
@@ -80,23 +82,28 @@ const GPU_RECURRENCE: f64 = 60e-6;
 /// constant is the geometric mean of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second
 /// (ggml-org/llama.cpp#7860), which gives 60; an RTX 4090 computes 10359 (#7676), which gives 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
-/// The same on Apple's chips: 26 on an M2 Ultra (#3648), 18 on an M2 Max (#2959).
+/// Floating-point operations of prompts per byte of bandwidth on Apple's chips: 26 on an M2 Ultra (#3648), 18 on an M2
+/// Max (#2959).
 const METAL_FLOPS_PER_BYTE: f64 = 25.0;
 /// Floating-point operations of prompts per second, for each multiprocessor of NVIDIA's cards from Ampere on. Published
 /// on 8B models with 512 tokens at once: 0.73 and 0.78 trillion on an RTX 3090 and 3070, 1.07 on a 4080, 0.84 on a 4090
 /// in 2024 (the ledger) and 1.45 in 2026 (ggml-org/llama.cpp#24127).
 const AMPERE_FLOPS: f64 = 1.05e12;
-/// The same for Turing: 0.42 trillion on an RTX 2080 Ti with Vulkan; an RTX 2070 SUPER with CUDA has at least 0.65 (the
-/// ledger).
+/// Floating-point operations of prompts per second, for each multiprocessor of Turing: 0.42 trillion on an RTX 2080 Ti
+/// with Vulkan; an RTX 2070 SUPER with CUDA has at least 0.65 (the ledger).
 const TURING_FLOPS: f64 = 0.7e12;
-/// The same before Turing: 0.46 trillion on a P40 (#4766), 0.62 on a V100 (#24127).
+/// Floating-point operations of prompts per second, for each multiprocessor before Turing: 0.46 trillion on a P40
+/// (#4766), 0.62 on a V100 (#24127).
 const PASCAL_FLOPS: f64 = 0.5e12;
-/// The same for each compute unit of AMD's GPUs with RDNA 4: 1.58 trillion on an RX 9070 XT with Vulkan (the ledger).
+/// Floating-point operations of prompts per second, for each compute unit of AMD's GPUs with RDNA 4: 1.58 trillion on
+/// an RX 9070 XT with Vulkan (the ledger).
 const RDNA_4_FLOPS: f64 = 1.58e12;
-/// The same with RDNA 3, and with CDNA, which also has matrix cores: 0.62 trillion on an RX 7900 XTX with ROCm, 0.59
-/// and 0.69 on a Radeon 8060S with Vulkan and ROCm (the ledger).
+/// Floating-point operations of prompts per second, for each compute unit with RDNA 3, and with CDNA, which also has
+/// matrix cores: 0.62 trillion on an RX 7900 XTX with ROCm, 0.59 and 0.69 on a Radeon 8060S with Vulkan and ROCm (the
+/// ledger).
 const RDNA_3_FLOPS: f64 = 0.62e12;
-/// The same for AMD's GPUs without matrix cores: 0.25 trillion on an RX 6800 XT with ROCm (#2059).
+/// Floating-point operations of prompts per second, for each compute unit of AMD's GPUs without matrix cores: 0.25
+/// trillion on an RX 6800 XT with ROCm (#2059).
 const RDNA_2_FLOPS: f64 = 0.25e12;
 /// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt. The result, in 32 bits, is
 /// written and then read by the next operation. The result of the next operation is also written and read.
@@ -105,8 +112,8 @@ const BYTES_PER_OUTPUT: f64 = 16.0;
 /// cores of an EPYC; the lowest figure was measured during other work. A Ryzen 7950X reaches 170 billion
 /// (docs/speed-model.md).
 const CORE_FLOPS: f64 = 80e9;
-/// The ubatch with which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 tokens
-/// at once, 10359 with 512).
+/// The ubatch with which a GPU reaches half of its speed. On an 8B model, an RTX 4090 computes 5420 tokens per second
+/// with 64 tokens at once, and 10359 with 512 (#7676).
 const HALF_SPEED: f64 = 64.0;
 
 /// The weight of the matrix size, as a multiple of the weight of the number of tokens, when the nearest measured figure

@@ -6,7 +6,7 @@ use autoplace_pool::Rung;
 
 use super::sim::{self, Action, Caching, Report, Rule, System, TracedModel, Wish};
 
-/// What a rule knows of the requests that are still to come.
+/// The knowledge that a rule has of the requests that are still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Foresight {
     /// The whole trace, so that each load is over in time, if there is time.
@@ -17,10 +17,11 @@ pub(super) enum Foresight {
 
 /// The least seconds that requests wait under a rule that begins their texts in the order of their arrival.
 ///
-/// It is a bound, because it leaves out much: it only looks at two requests that follow each other. If the placements
-/// of their models fit beside each other, nothing is waited for (but a first load). Otherwise the second one is loaded,
-/// or re-placed, after the text of the first has ended, which ends as soon as if it had not waited itself. Texts at the
-/// same time do not slow each other down. Of all rungs, those are taken with which the sum is least.
+/// No rule can undercut this sum, because the computation is optimistic. It only considers pairs of requests that
+/// follow each other. If the placements of their models fit beside each other, the second request only waits for the
+/// first load of its model. Otherwise its model is loaded, or re-placed, when the text of the first request has ended.
+/// That text ends as early as if the first request had not waited. Texts at the same time do not slow each other down.
+/// The rungs are chosen so that the sum is least.
 pub(super) fn in_order(trace: (&Machine, &[TracedModel], &[Wish]), caching: Caching, foresight: Foresight) -> f64 {
     let (machine, models, wishes) = trace;
     let mut is_read = vec![false; models.len()];
@@ -103,8 +104,8 @@ pub(super) fn with_room_for_all((machine, models, wishes): (&Machine, &[TracedMo
     sim::run((&machine, models, wishes), Caching::Nothing, &mut Fixed { rungs, is_shared: false })
 }
 
-/// The report of the fixed placements, all loaded at the same time, with which requests wait least; `None` if the
-/// models do not fit together. For up to three models, all combinations are tried. For more models, one rung after
+/// The report of the fixed placements that make requests wait least. All models are loaded at the same time; `None` if
+/// they do not fit together. For up to three models, all combinations are tried. For more models, one rung after
 /// another is changed as long as that helps.
 pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<Report> {
     let (machine, models, wishes) = trace;
@@ -118,7 +119,7 @@ pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<R
         sim::run(trace, Caching::Nothing, &mut Fixed { rungs, is_shared: true })
     };
     let mut best: Option<(Vec<usize>, Report)> = None;
-    // By how many seconds all texts together take longer in this rung than in the fastest one, without any waits.
+    // The additional seconds of all texts together in this rung, compared with the fastest rung, without any waits.
     let extra = |model: usize, index: usize| -> f64 {
         let of = wishes.iter().filter(|wish| wish.model == model);
         of.map(|wish| sim::seconds(rung(model, index), wish) - sim::seconds(rung(model, 0), wish)).sum()

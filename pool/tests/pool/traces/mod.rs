@@ -68,7 +68,7 @@ fn chat_and_titles(seed: u64) -> Trace {
 }
 
 /// Two hours in which an agent writes code with one model, searches with an embedder, and summarises with a third. A
-/// model of 1B that writes one token takes the place of the embedder.
+/// model of 1B, which writes one token, stands in for the embedder.
 fn agent(seed: u64) -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![
@@ -306,7 +306,7 @@ fn bounds_of_five_traces() {
     }
 }
 
-/// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.
+/// Prints numbers that show why the router's requests wait so long in the fourth trace, and less in the held-out one.
 #[test]
 #[ignore = "prints two lines"]
 fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {

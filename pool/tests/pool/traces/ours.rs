@@ -51,7 +51,7 @@ impl Ours {
         }
     }
 
-    /// The same rule with knowledge of the next two requests, instead of what usually follows.
+    /// The same rule with knowledge of the next two requests, instead of the models that usually follow.
     pub(crate) fn clairvoyant(system: (&autoplace::machine::Machine, &[super::sim::TracedModel])) -> Self {
         Self { is_clairvoyant: true, ..Self::new(system, false) }
     }

@@ -58,7 +58,7 @@ fn load(system: &System, model: usize) -> Action {
 /// then fits whole, otherwise one (`numParallelToTry`).
 #[derive(Debug, Default)]
 pub(crate) struct Ollama {
-    /// Whether it chooses the number of texts at once of a model for several.
+    /// Whether Ollama chooses the number of texts at once, for a model that may compute several.
     pub(crate) chooses_texts: bool,
 }
 
@@ -85,7 +85,7 @@ impl Rule for Ollama {
         if let Some(model) = idle.clone().find(|&model| system.now >= used(model) + KEEP_ALIVE && !is_wanted(model)) {
             return Action::Unload(model);
         }
-        // The first request whose model is not loaded blocks those behind it.
+        // The first request whose model is not loaded blocks the requests after it.
         let blocked = system.queue.iter().position(|&wish| system.loaded[system.wishes[wish].model].is_none());
         let began = begin(system, |place, _| blocked.is_none_or(|blocked| place < blocked));
         if let Action::Begin(_) = began {

@@ -40,7 +40,7 @@ impl TracedModel {
     }
 }
 
-/// What a rule does next.
+/// The next action of a rule.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     /// Begins the text of a waiting request (by its place in the queue) on its loaded model.
@@ -52,7 +52,7 @@ pub(crate) enum Action {
     Wait(Option<f64>),
 }
 
-/// What the host's memory keeps of the files that were read.
+/// Which files the host's memory keeps after they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
     /// Nothing: each load reads its whole file from the disk, as on a machine whose memory others use.
@@ -62,8 +62,8 @@ pub(crate) enum Caching {
     Pages,
 }
 
-/// Bytes per second of a load from the page cache: "RAM: ~9GB/sec" beside DDR4 at 2666 MT/s, by the author of
-/// llama-swap (reddit.com/r/LocalLLaMA/comments/1jz3tkv).
+/// Bytes per second of a load from the page cache: "RAM: ~9GB/sec" with DDR4 at 2666 MT/s, by the author of llama-swap
+/// (reddit.com/r/LocalLLaMA/comments/1jz3tkv).
 const WARM: f64 = 9e9;
 
 /// A rule by which models are loaded and unloaded.
@@ -141,7 +141,7 @@ pub(crate) struct Report {
     pub(crate) moves: u32,
 }
 
-/// What requests waited for, in seconds.
+/// Seconds that requests lost, by cause.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Parts {
     /// Their model was not loaded, was being read, or was about to leave.
@@ -154,7 +154,7 @@ pub(crate) struct Parts {
     pub(crate) shared: f64,
 }
 
-/// Seconds of a load beside its reading: the process, the context, the warm-up.
+/// Seconds of a load in addition to reading the file: the process, the context, the warm-up.
 const LOAD_SECONDS: f64 = 0.5;
 
 pub(crate) fn seconds(rung: &Rung, wish: &Wish) -> f64 {
@@ -162,7 +162,7 @@ pub(crate) fn seconds(rung: &Rung, wish: &Wish) -> f64 {
     f64::from(wish.prompt) / speed.prompt.tokens_per_second + f64::from(wish.reply) / speed.tokens_per_second
 }
 
-/// Seconds of a load of a file of which the host's memory has `cached` bytes.
+/// Seconds to load a file, if the host's memory has `cached` bytes of it.
 fn seconds_of_load_with(machine: &Machine, file: u64, cached: u64) -> f64 {
     let from_disk = (file - cached) as f64 / machine.host.disk.unwrap().bytes_per_second as f64;
     LOAD_SECONDS + from_disk + cached as f64 / WARM
@@ -191,8 +191,8 @@ impl System {
         seconds_of_load_with(&self.machine, self.file(model), self.cached[model].0)
     }
 
-    /// The file was read: the files that were read longest ago leave the host's memory, except the parts that loaded
-    /// models have mapped.
+    /// Records that the model's file was read. If there is too little room, the files that were read longest ago leave
+    /// the host's memory, except the parts that loaded models have mapped.
     fn keep_in_memory(&mut self, model: usize) {
         if self.caching == Caching::Nothing {
             return;
@@ -307,7 +307,8 @@ impl System {
         ended
     }
 
-    /// Counts what requests wait for during this time, in which each computing model gets this share.
+    /// Adds the passed time to the parts of the waiting. Each computing model got this share of the machine in that
+    /// time.
     fn count_parts(&mut self, passed: f64, share: f64) {
         let mut parts = self.report.parts;
         for &wish in &self.queue {

@@ -132,7 +132,8 @@ impl Writer<'_> {
             let body = match self.bodies(call, tools) {
                 Ok(Some(body)) => body,
                 Ok(None) => continue,
-                // A mark is forbidden if no body that can follow it is enforceable, unless there is no other mark.
+                // No body after this mark is enforceable, so the grammar does not allow the mark. If nothing else is
+                // enforceable either, this error is returned below.
                 Err(error) => {
                     refused.get_or_insert(error);
                     continue;

@@ -1,9 +1,9 @@
-//! Divides terminals so that llguidance's lexer reads a text in the way that a grammar of characters means.
+//! Divides terminals so that llguidance's lexer reads a text as a parser of characters would.
 //!
-//! The lexer takes the longest match of a terminal. Another reading exists if a terminal may end at some point, the
-//! grammar may continue there with a character, and a terminal that could begin at the same place may continue with
-//! that character too. Such a terminal is divided at that point. A terminal of a single character need not be divided,
-//! because there is only one way to read it.
+//! The lexer takes the longest match of a terminal. A text has another reading if a terminal may end before a character
+//! with which the grammar may continue, and if this terminal, or another one that could begin at the same place, may
+//! contain that character too. The terminal that may contain the character is divided before it. A terminal of a single
+//! character need not be divided, because there is only one way to read it.
 
 use std::collections::HashSet;
 

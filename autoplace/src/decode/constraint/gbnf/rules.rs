@@ -72,7 +72,7 @@ fn leftmost(expr: &Expr, nullable: &[bool], named: &mut Vec<usize>) {
     }
 }
 
-/// Removes alternatives without a finite text and empty character classes, and simplifies expressions that can only be
+/// Removes empty character classes and alternatives without a finite text, and simplifies expressions that can only be
 /// empty.
 pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
     let mut ends = vec![false; rules.len()];

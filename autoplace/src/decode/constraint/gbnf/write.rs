@@ -112,7 +112,7 @@ fn sequence(parts: &[Expr], named: &mut Vec<usize>) -> String {
     if runs.is_empty() { "\"\"".to_owned() } else { runs.join(" ") }
 }
 
-/// Writes an expression without rules in the syntax of the crate `regex`.
+/// Writes an expression that contains no rules, in the syntax of the crate `regex`.
 fn regex(expression: &Expr) -> String {
     match expression {
         Expr::Chars(chars) => class(chars),

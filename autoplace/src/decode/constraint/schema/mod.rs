@@ -35,8 +35,8 @@ pub(super) fn read(text: &str) -> Result<Value, Note> {
     serde_json::from_str(text).map_err(refused)
 }
 
-/// The schema to compile, with llguidance's options in it, or the reason why the schema is refused. `is_open` allows by
-/// default properties that the schema does not name, as JSON Schema does.
+/// The schema to compile, with llguidance's options in it, or the reason why the schema is refused. If `is_open` is
+/// true, properties that the schema does not name are allowed by default, as in JSON Schema.
 pub(super) fn prepared(schema: &Value, is_open: bool) -> Result<Value, Note> {
     let (mut schema, _) = cleaned(schema, Followed::Whole)?;
     if !is_open {

@@ -5,7 +5,7 @@ use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-/// The maximum number of steps to check whether a pattern matches any other names. If this is still unknown after so
+/// The maximum number of steps to check whether a pattern matches any other names. If this is still unknown after that
 /// many steps, the pattern stays.
 const STEPS: u64 = 10_000;
 /// Characters that a name can contain without `\u`.

@@ -1,5 +1,5 @@
-//! Resolves the references of a schema. Schemas that only an infinite value would meet are replaced by `false`, or
-//! refused if the whole schema is one.
+//! Resolves the references of a schema. Schemas that only an infinite value would meet are replaced by `false`. If the
+//! whole schema is of this kind, it is refused.
 
 use std::collections::{HashMap, HashSet};
 

@@ -26,8 +26,8 @@
 //! - Host, if GPUs have layers: 4 `stream` + mask or, with four copies, 10 `stream` + 4 masks. In addition, the sums
 //!   for the blocks that the host computes itself.
 //! - Host alone: the sums of a GPU plus one `stream`.
-//! - Deepstack inputs for `d` blocks: d (d + 3) `stream` on the GPU of the first block and 3 d `stream` on the host;
-//!   with four copies, 4 and 3 times that.
+//! - Deepstack inputs for `d` blocks: d (d + 3) `stream` on each GPU with one of the first `d` blocks, and 3 d `stream`
+//!   on the host; with four copies, 4 and 3 times that.
 //! - Metal: in addition, the partial results of fused attention, and an F16 copy of a cache of any type.
 //!
 //! [`uncertainty`] lists the terms of the uncertainty with their causes.
@@ -244,7 +244,7 @@ impl Buffers {
                 step.feed_forward += self.ffn_step + copied.min(4 * self.stream).min(largest);
             } else if own && self.has_experts {
                 // If another device computes the experts, this GPU only multiplies their results by the experts'
-                // weights and adds them up. If this GPU borrows the experts, `borrowed` counts the step.
+                // weights and adds them up. If this GPU borrows the experts, `borrowed` returns the bytes of the step.
                 step.feed_forward += self.ffn_out + if self.offloads_blocks { 0 } else { self.ffn_out + self.stream };
             }
             if borrows {
@@ -346,7 +346,8 @@ impl Buffers {
         }
     }
 
-    /// Bytes of a weight and of a cache next to it, if the cache fits into the weight's gap; otherwise 0.
+    /// Bytes of the buffer if a cache lies next to a weight, in the gap that another weight left. 0 for a cache that
+    /// does not fit there, because it has the bytes of two weights or more.
     fn stacked(&self, host: &Largest, cache: u128, base: u128) -> u128 {
         let weight = u128_of(host.up.max(host.down));
         if cache < 2 * weight { weight + cache + base + self.stream } else { 0 }

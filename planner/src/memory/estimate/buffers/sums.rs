@@ -127,7 +127,7 @@ fn is_fitted(blocks: &[BlockState]) -> bool {
     blocks.iter().all(is_fitted)
 }
 
-/// Whether some block has a cache but no weights, as a router's block (models/granite-switch.cpp) or a block that
+/// Whether some block has a cache but no weights, such as a router's block (models/granite-switch.cpp) or a block that
 /// shares an earlier block's weights (models/hrm-text.cpp). If there is such a block, its device does not decide where
 /// it is computed, and AUTO disables fused attention.
 fn computes_elsewhere(profile: &ModelProfile) -> bool {

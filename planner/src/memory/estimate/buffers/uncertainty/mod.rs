@@ -1,7 +1,7 @@
-//! The uncertainty of the estimate: bytes by which a compute buffer may be larger than by its formula.
+//! The uncertainty of the estimate: bytes by which a compute buffer may exceed its formula.
 //!
-//! Each term has one cause in llama.cpp. A probe asks llama.cpp itself, so for a probed placement all terms are zero.
-//! The sum of the terms is a coarse bound. With a probe, it only guides the search to the placements that are probed.
+//! Each term has one cause in llama.cpp. The sum of the terms is a coarse bound. If a probe answers for a placement,
+//! the terms are not used, because the probe asks llama.cpp itself.
 
 use super::{Buffers, PlacementView, VULKAN_CHUNK, u128_of};
 use crate::memory::backend::Family;
@@ -174,8 +174,8 @@ impl<'a> Uncertainty<'a> {
         when(of.relative_bias_blocks > 0, 3 * self.scores + biases)
     }
 
-    /// Scores of hybrid models: AUTO may give up fusion on any device, and an index has its own scores
-    /// (`resolve_fused_ops`, llama-context.cpp).
+    /// Scores of models that the formula was not fitted on, such as hybrid models: AUTO may give up fusion on any
+    /// device, and an index has its own scores (`resolve_fused_ops`, llama-context.cpp).
     fn unfitted_scores(&self) -> u128 {
         let of = self.buffers;
         let given_up = !of.unfused && (of.indexed || !of.gpus.is_empty());
