@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks autoplace on this machine's NVIDIA cards. Builds the CUDA backend for them, unless that was done before, and
-# runs bin/gpu-check with it. In: the arguments below. Out: a folder below results/, and the exit code of gpu-check.
+# Checks autoplace on this machine's cards. Builds the CUDA backend for NVIDIA's cards, unless that was done before, or
+# takes the archive's Vulkan backend, and runs bin/gpu-check with it. In: the arguments below. Out: a folder below
+# results/, and the exit code of gpu-check.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,6 +14,7 @@ Builds ggml's CUDA backend for the cards of this machine, unless an earlier run 
 them, or those named (bytes, ballast, cliff, peers, identical).
 
   --cpu          no card and no build: the CPU backend and simulated GPUs
+  --vulkan       any cards with a Vulkan driver, and no build, if the archive has the Vulkan backend
   --small        fewer and smaller cases
   --build-only   builds the CUDA backend and ends
   --cases N      begins no further case of a check after so many [default: gpu-check's]
@@ -23,7 +25,7 @@ them, or those named (bytes, ballast, cliff, peers, identical).
   --threads N    threads of the CPU to compute with [default: gpu-check's]
   --help         this text
 
-Wanted, but for --cpu: an NVIDIA driver, nvcc, cmake 3.18 or newer, a C++ compiler, and ninja or make. An nvcc outside
+Wanted, but for --cpu and --vulkan: an NVIDIA driver, nvcc, cmake 3.18 or newer, a C++ compiler, and ninja or make. An nvcc outside
 of PATH and /usr/local/cuda is named by CUDACXX or CUDA_HOME, a C++ compiler by CXX.
 
 Exit codes: 2 for a wrong argument, 3 where this machine lacks something, 4 where the build fails, else gpu-check's.
@@ -50,12 +52,13 @@ stop_if_lacking() {
 
 # ---- arguments ----
 
-cpu=false build_only=false out='' jobs=''
+cpu=false vulkan=false build_only=false out='' jobs=''
 handed_on=()
 while [ $# -gt 0 ]; do
     case $1 in
         --help | -h) usage; exit 0 ;;
         --cpu) cpu=true; handed_on+=("$1") ;;
+        --vulkan) vulkan=true ;;
         --small) handed_on+=("$1") ;;
         --build-only) build_only=true ;;
         --out | --jobs | --cases | --minutes | --scratch | --threads)
@@ -75,7 +78,9 @@ while [ $# -gt 0 ]; do
 done
 jobs=${jobs:-$(nproc)}
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || wrong "--jobs wants a number of compilers, not $jobs"
+! { $cpu && $vulkan; } || wrong '--cpu uses no card, so --vulkan has nothing to do'
 ! { $cpu && $build_only; } || wrong '--cpu builds nothing, so --build-only has nothing to do'
+! { $vulkan && $build_only; } || wrong '--vulkan builds nothing, so --build-only has nothing to do'
 
 # ---- what this machine has ----
 
@@ -230,6 +235,13 @@ slug=cpu capabilities=() generator=() nvcc='' release='' build=''
 if $cpu; then
     # With this setting, a backend that an earlier run has built is not used.
     export CUDA_VISIBLE_DEVICES=
+elif $vulkan; then
+    slug=vulkan
+    [ -f "$here/vulkan/libggml-vulkan.so" ] ||
+        lacks "this archive has no Vulkan backend; cargo xtask gpu-bundle --vulkan makes one that has it"
+    stop_if_lacking
+    # ggml loads this backend in addition to those in bin.
+    export GGML_BACKEND_PATH=$here/vulkan/libggml-vulkan.so CUDA_VISIBLE_DEVICES=
 else
     ask_cards
     ask_nvcc
@@ -253,7 +265,7 @@ if [ -z "$out" ]; then
 fi
 mkdir -p "$out"
 # Joins both descriptions into one JSON object.
-if $cpu; then
+if $cpu || $vulkan; then
     cp "$here/BUILD.json" "$out/build.json"
 else
     { sed '$s/} *$//' "$here/BUILD.json"; sed '1s/^{/,/' "$build/cuda-build.json"; } >"$out/build.json"

@@ -15,7 +15,8 @@ const HEAD: &str = "\
 
 This page shows how the promises were kept on real cards, and on simulated cards where no real card was available. It is made from the files in `benches/results` by
 `cargo run -p autoplace-gpu-check -- --document benches/results > docs/hardware.md`; a test repeats this. `cargo xtask gpu-bundle` makes an archive. Its
-`run.sh` measures the cards of any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` needs no card.
+`run.sh` measures the cards of any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` needs no card. `cargo xtask gpu-bundle --vulkan` makes an
+archive whose `run.sh --vulkan` measures any card with a Vulkan driver.
 
 - *identical*: the greedy text of the demo model at every split is compared with the CPU's text. Devices round differently, so the texts may differ.
 - *bytes*: planned bytes (those of the accepted plan, which a probe has counted) and allocated bytes must be equal. *context* is the memory that opening the card takes. *beside* is the memory that the card lost beyond the buffers that llama.cpp

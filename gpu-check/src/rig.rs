@@ -69,7 +69,7 @@ impl Rig {
         };
         ensure!(
             !devices.is_empty(),
-            "no backend of this program drives a GPU: libggml-cuda.so must lie beside it, and find a driver and a card (`--cpu` does without)"
+            "no backend of this program drives a GPU: a backend such as libggml-cuda.so must lie beside it (or be named by GGML_BACKEND_PATH), and find a driver and a card (`--cpu` does without)"
         );
         Ok(Opened { rig: self.clone(), devices, _cards: cards })
     }

@@ -2,8 +2,9 @@
 
 use anyhow::{Result, bail};
 
+use crate::selected::run_tests;
 use crate::setup;
-use crate::workspace::{Workspace, run};
+use crate::workspace::Workspace;
 
 /// The variables that name the program and the word.
 const PROGRAM: &str = "AUTOPLACE_ATTACK_PROGRAM";
@@ -25,5 +26,5 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
         [] => {}
         _ => bail!("usage: cargo xtask attack [PROGRAM [WORD]]"),
     }
-    run(&mut command)
+    run_tests(&mut command)
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 use crate::llama_tools;
+use crate::selected::run_tests;
 use crate::workspace::{Workspace, run};
 
 /// The variable for a llama-server that is already built. It must have the options of our own build.
@@ -29,5 +30,5 @@ pub(crate) fn beside(workspace: &Workspace, verb: &str, arguments: &[String]) ->
     // Without `--package`, cargo resolves features as in `cargo test --workspace`, so both commands share their builds.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=program", "--", "--ignored", "--nocapture"]);
     command.arg(format!("beside::{}::", verb.replace('-', "_")));
-    run(command.env("AUTOPLACE_BESIDE_ARGUMENTS", given).env("AUTOPLACE_SERVER", ours).env(BUILT, theirs))
+    run_tests(command.env("AUTOPLACE_BESIDE_ARGUMENTS", given).env("AUTOPLACE_SERVER", ours).env(BUILT, theirs))
 }

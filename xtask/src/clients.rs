@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::document;
 use crate::python;
+use crate::selected::run_tests;
 use crate::workspace::{Workspace, run, succeeds};
 
 /// Packages of OpenAI's own client and of the hub's test.
@@ -114,7 +115,7 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
         let model = fs::canonicalize(model).with_context(|| format!("there is no model `{model}`"))?;
         test.env(MODEL, model);
     }
-    let outcome = run(&mut test);
+    let outcome = run_tests(&mut test);
     // The table also lists failures. But a program that fails before its first report has no line, and with `--only`
     // its old line would stay.
     if arguments.write

@@ -7,7 +7,8 @@
 use anyhow::Result;
 
 use crate::llama_tools;
-use crate::workspace::{Workspace, run};
+use crate::selected::run_tests;
+use crate::workspace::Workspace;
 
 pub(crate) fn llama_server(workspace: &Workspace) -> Result<()> {
     let folder = llama_tools::build(workspace, &["llama-server"])?;
@@ -16,5 +17,5 @@ pub(crate) fn llama_server(workspace: &Workspace) -> Result<()> {
     let mut test = workspace.cargo(&["test"]);
     test.args(programs);
     test.args(["--", "--ignored", "--nocapture", "a_real_llama_server"]);
-    run(test.env("AUTOPLACE_LLAMA_SERVER", program))
+    run_tests(test.env("AUTOPLACE_LLAMA_SERVER", program))
 }

@@ -34,6 +34,7 @@ mod rooms;
 mod runtime;
 mod sanitize;
 mod schemas;
+mod selected;
 mod semver;
 mod setup;
 mod size;
@@ -89,8 +90,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("features", []) => features::features(&workspace),
         ("fit-table", _) => fit_table::fit_table(&workspace, rest),
         ("fuzz", _) => fuzz::fuzz(&workspace, rest),
-        ("gpu-bundle", []) => gpu_bundle::gpu_bundle(&workspace, true),
-        ("gpu-bundle", [flag]) if flag == "--no-run" => gpu_bundle::gpu_bundle(&workspace, false),
+        ("gpu-bundle", _) => gpu_bundle::gpu_bundle(&mut workspace, rest),
         ("interop", []) => interop::interop(&workspace),
         ("ledger", _) => ledger::ledger(&workspace, rest),
         ("llama-server", []) => llama_server::llama_server(&workspace),
@@ -138,7 +138,8 @@ cargo xtask first-token MODEL [ROUNDS] [LOAD]
                                     measures how long many clients wait for their first token, beside llama-server (compiles it); LOAD selects loads by a part of their names
 cargo xtask fit-table [WORD...]     compares plans with llama.cpp's own fit: 28 models (or those whose names contain a word) on 7 simulated machines; --caches compares caches of experts
 cargo xtask fuzz [TARGET...]        gives random bytes to every parser of untrusted bytes, for 60 s per target (or `--seconds N`)
-cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
+cargo xtask gpu-bundle [--vulkan] [--no-run]
+                                    makes the archive that checks the library on a machine with an NVIDIA card, or with `--vulkan` on any card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner together with llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask ledger [FILE...]        prints the ledger of measured speeds beside the predicted speeds, or adds submissions (`autoplace measure --submission`)
 cargo xtask llama-server            tests `doctor --watch` and the endpoint client with a llama-server (compiles it)

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::selected::run_tests;
 use crate::workspace::{Workspace, run};
 use crate::{clients, llama_tools, python, tree};
 
@@ -93,7 +94,7 @@ fn published_grammars(workspace: &Workspace, folder: &Path) -> Result<()> {
     println!("the grammars of {}", folder.display());
     let mut test = workspace.cargo(&["test", "--package=autoplace", "--lib"]);
     test.args(["--", "--ignored", "llama_cpps_published_grammars"]);
-    run(test.env("AUTOPLACE_GRAMMARS", folder))
+    run_tests(test.env("AUTOPLACE_GRAMMARS", folder))
 }
 
 /// Runs OpenAI's client against `autoplace serve` with a model.
@@ -102,7 +103,7 @@ fn drive(workspace: &Workspace, model: &Path) -> Result<()> {
     println!("OpenAI's client at a server of {}", model.display());
     let mut test = workspace.cargo(&["test", "--package=autoplace-cli", "--test=program"]);
     test.args(["--", "--ignored", "the_official_client"]);
-    run(test.env("AUTOPLACE_PYTHON", python).env(clients::MODEL, model))
+    run_tests(test.env("AUTOPLACE_PYTHON", python).env(clients::MODEL, model))
 }
 
 /// The step of the tests, which compares the smaller model with libllama. Prints a note if the model is unavailable.

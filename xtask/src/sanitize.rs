@@ -12,8 +12,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::selected::run_tests;
 use crate::setup;
-use crate::workspace::{Workspace, output, run};
+use crate::workspace::{Workspace, output};
 
 /// Packages, the selection of test targets, and the tests to run (all if empty).
 const RUNS: &[(&str, &[&str], &[&str])] = &[
@@ -66,7 +67,7 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
             .env("ASAN_OPTIONS", OPTIONS)
             // Tests that count memory skip the count under the sanitizer.
             .env("AUTOPLACE_SANITIZED", "1");
-        run(&mut command)?;
+        run_tests(&mut command)?;
     }
     println!("\nThe sanitizer found nothing.");
     Ok(())

@@ -12,6 +12,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::document;
+use crate::selected::run_tests;
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
@@ -39,7 +40,7 @@ pub(crate) fn schemas(workspace: &Workspace, model: &Path, write: bool) -> Resul
     let mut test = workspace.cargo(&["test", "--package=autoplace", "--features=constraints", "--lib"]);
     test.args(["--", "--ignored", "--nocapture", "every_schema_of_the_suite"]);
     test.env("AUTOPLACE_SCHEMA_SUITE", &suite).env("AUTOPLACE_SCHEMA_TABLE", &table);
-    run(test.env("AUTOPLACE_SCHEMA_MODEL", std::path::absolute(model)?))?;
+    run_tests(test.env("AUTOPLACE_SCHEMA_MODEL", std::path::absolute(model)?))?;
     if write {
         document::replace(&workspace.root.join(DOCUMENT), MARKS, &fs::read_to_string(&table)?)?;
     }

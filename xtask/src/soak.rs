@@ -3,8 +3,9 @@
 
 use anyhow::{Context, Result, bail};
 
+use crate::selected::run_tests;
 use crate::setup;
-use crate::workspace::{Workspace, run};
+use crate::workspace::Workspace;
 
 /// Generates this many tokens (default: a million) on the demo model. Fails if memory, open files or threads grow.
 pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
@@ -25,5 +26,5 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     // The native code is optimised in every profile.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
     command.args(["--", "--ignored", "--nocapture", "soak::"]).env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());
-    run(&mut command)
+    run_tests(&mut command)
 }

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
 use crate::python;
+use crate::selected::run_tests;
 use crate::workspace::{Workspace, run};
 
 const FIXTURES: &str = "chat/tests/chat_templates";
@@ -33,7 +34,7 @@ pub(crate) fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     fs::write(&rendered, rendered_there(workspace, &folder)?)?;
     let mut test = workspace.cargo(&["test", "--package=autoplace-chat", "--test=chat"]);
     test.args(["--", "--ignored", "--nocapture", "a_folder_of_templates"]);
-    run(test.env("AUTOPLACE_TEMPLATES", folder).env("AUTOPLACE_TEMPLATES_RENDERED", rendered))
+    run_tests(test.env("AUTOPLACE_TEMPLATES", folder).env("AUTOPLACE_TEMPLATES_RENDERED", rendered))
 }
 
 /// A package of published templates. They are not committed, because they have the licences of their models.

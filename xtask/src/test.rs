@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::selected::run_tests;
 use crate::workspace::{Workspace, output, run};
 use crate::{
     bindings, clients, package, pictures, promises, python, real, rooms, runtime, semver, setup, size, vulkan,
@@ -169,7 +170,7 @@ fn clients_step(workspace: &Workspace) -> Result<()> {
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=program", "--test=hub", "--", "--ignored", "client::"]);
-    run(cargo.env("AUTOPLACE_PYTHON", python).env(clients::PROGRAMS, programs))
+    run_tests(cargo.env("AUTOPLACE_PYTHON", python).env(clients::PROGRAMS, programs))
 }
 
 /// Runs all tests. It continues after a failure, so that one run names all failing tests.

@@ -83,7 +83,7 @@ esac
 "#;
 
 /// ggml skips devices that compute on the CPU unless they are named.
-const DEVICE: (&str, &str) = ("GGML_VK_VISIBLE_DEVICES", "0");
+pub(crate) const DEVICE: (&str, &str) = ("GGML_VK_VISIBLE_DEVICES", "0");
 
 /// Runs the GPU check, without a limit of time.
 pub(crate) fn vulkan(workspace: &mut Workspace, checks: &[String]) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -125,6 +125,11 @@ impl Running {
 /// Runs a command. Its output goes to our output. The error for a failure names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
+    outcome(command, status)
+}
+
+/// The error for a failure of a command, which names the command.
+pub(crate) fn outcome(command: &Command, status: ExitStatus) -> Result<()> {
     if !status.success() {
         bail!("`{}` failed ({status})", line(command));
     }
@@ -149,7 +154,7 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
 }
 
 /// The command in the form in which it is typed in a shell.
-fn line(command: &Command) -> String {
+pub(crate) fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_stem().unwrap_or_default();
     let mut line = program.to_string_lossy().into_owned();
     for argument in command.get_args() {

@@ -65,7 +65,8 @@ impl Bundle {
             "bin/gpu-check",
             "echo \"$*\" >\"$BUNDLE/check.arguments\"
              echo \"visible=${CUDA_VISIBLE_DEVICES-all}\" >\"$BUNDLE/check.surroundings\"
-             echo \"libraries=${LD_LIBRARY_PATH-}\" >>\"$BUNDLE/check.surroundings\"",
+             echo \"libraries=${LD_LIBRARY_PATH-}\" >>\"$BUNDLE/check.surroundings\"
+             echo \"backend=${GGML_BACKEND_PATH-none}\" >>\"$BUNDLE/check.surroundings\"",
         );
         bundle
     }
@@ -86,6 +87,14 @@ impl Bundle {
     fn program(&self, name: &str, script: &str) {
         self.write(name, &format!("#!/usr/bin/env bash\n{script}\n"));
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Removes everything that a build needs. The file is left from an earlier run with a card.
+    fn has_only_an_earlier_build(&self) {
+        self.write("bin/libggml-cuda.so", "a library");
+        for tool in ["nvcc", "nvidia-smi", "cmake", "c++", "ninja"] {
+            fs::remove_file(self.path("tools").join(tool)).unwrap();
+        }
     }
 
     /// Runs the script. Returns the exit code and stderr.
@@ -229,18 +238,32 @@ fn options_and_exit_code_are_passed_on_and_the_toolkit_is_the_users() {
 #[test]
 fn without_a_card_nothing_is_built_and_no_card_is_visible() {
     let bundle = Bundle::new();
-    // An earlier run with a card has left this file.
-    bundle.write("bin/libggml-cuda.so", "a library");
-    for tool in ["nvcc", "nvidia-smi", "cmake", "c++", "ninja"] {
-        fs::remove_file(bundle.path("tools").join(tool)).unwrap();
-    }
+    bundle.has_only_an_earlier_build();
     bundle.succeeds(&["--cpu", "bytes"]);
     assert!(bundle.read("check.arguments").ends_with("--cpu bytes\n"));
-    assert!(bundle.read("check.surroundings").starts_with("visible=\n"));
+    assert_eq!(bundle.read("check.surroundings"), "visible=\nlibraries=\nbackend=none\n");
     let results = bundle.results();
     assert!(results[0].ends_with("-cpu"), "{results:?}");
     let record = bundle.read(&format!("results/{}/build.json", results[0]));
     assert_eq!(record, bundle.read("BUILD.json"));
+}
+
+#[test]
+fn the_vulkan_backend_of_the_archive_is_used_without_a_build() {
+    let bundle = Bundle::new();
+    bundle.has_only_an_earlier_build();
+    is_refused(&bundle, &["--vulkan"], 3, "this archive has no Vulkan backend");
+    fs::create_dir(bundle.path("vulkan")).unwrap();
+    bundle.write("vulkan/libggml-vulkan.so", "a library");
+    bundle.succeeds(&["--vulkan", "--small", "bytes"]);
+    assert!(bundle.builds().is_empty());
+    assert!(bundle.read("check.arguments").ends_with(" --small bytes\n"), "{}", bundle.read("check.arguments"));
+    let backend = bundle.path("vulkan/libggml-vulkan.so");
+    let surroundings = format!("visible=\nlibraries=\nbackend={}\n", backend.display());
+    assert_eq!(bundle.read("check.surroundings"), surroundings);
+    let results = bundle.results();
+    assert!(results.len() == 1 && results[0].ends_with("-vulkan"), "{results:?}");
+    assert_eq!(bundle.read(&format!("results/{}/build.json", results[0])), bundle.read("BUILD.json"));
 }
 
 #[test]
@@ -277,6 +300,8 @@ fn missing_or_wrong_programs_are_named_before_anything_is_built() {
         (&["--out"], "--out wants a value"),
         (&["bites"], "there is no check bites"),
         (&["--cpu", "--build-only"], "--cpu builds nothing"),
+        (&["--vulkan", "--build-only"], "--vulkan builds nothing"),
+        (&["--cpu", "--vulkan"], "--cpu uses no card"),
     ] {
         is_refused(&Bundle::new(), arguments, 2, words);
     }

@@ -1,11 +1,11 @@
-//! `gpu-bundle`: makes an archive that checks the library on a machine with an NVIDIA card, without Rust and without a
-//! network.
+//! `gpu-bundle`: makes an archive that checks the library on a machine with a card, without Rust and without a network.
 //!
 //! 1. Builds the programs for the oldest promised glibc and plain x86-64 (`toolchain`), with loadable backends that
-//!    exceptions can cross (`exceptions`).
+//!    exceptions can cross (`exceptions`). The CUDA backend is built on the other machine, the Vulkan backend here.
 //! 2. Puts them in a folder with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
 //! 3. Checks that all files need only libraries that every system has (`portable`).
-//! 4. Packs the archive, checks its size, unpacks it elsewhere, and runs it without a card.
+//! 4. Packs the archive, checks its size, unpacks it elsewhere, and runs it without a card: with simulated cards, and
+//!    with the Vulkan backend on Mesa's software device.
 
 mod exceptions;
 pub(crate) mod portable;
@@ -15,11 +15,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{setup, source, tree};
+use crate::{setup, source, tree, vulkan};
 use toolchain::Toolchain;
 
 /// Maximum bytes of the archive, which people copy to machines by hand.
@@ -35,7 +35,18 @@ const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
 const FEATURES: [&str; 3] =
     ["autoplace-cli/dynamic-backends", "autoplace-examples/dynamic-backends", "autoplace-gpu-check/dynamic-backends"];
 
-pub(crate) fn gpu_bundle(workspace: &Workspace, try_it: bool) -> Result<()> {
+/// The feature of an archive with a Vulkan backend.
+const VULKAN_FEATURE: &str = "autoplace-gpu-check/vulkan";
+/// The Vulkan backend. It lies in a folder of its own, so that it is loaded only if `run.sh` names it.
+const VULKAN_BACKEND: &str = "libggml-vulkan.so";
+/// Vulkan's loader, which comes with a card's driver.
+const VULKAN_LOADER: &str = "libvulkan.so.1";
+
+pub(crate) fn gpu_bundle(workspace: &mut Workspace, flags: &[String]) -> Result<()> {
+    if let Some(other) = flags.iter().find(|flag| !["--vulkan", "--no-run"].contains(&flag.as_str())) {
+        bail!("`{other}`: usage: cargo xtask gpu-bundle [--vulkan] [--no-run]");
+    }
+    let has = |flag: &str| flags.iter().any(|one| one == flag);
     ensure!(
         cfg!(all(target_os = "linux", target_arch = "x86_64")),
         "the bundle can be made on x86-64 Linux only; this machine is {} {}",
@@ -43,14 +54,21 @@ pub(crate) fn gpu_bundle(workspace: &Workspace, try_it: bool) -> Result<()> {
         std::env::consts::OS
     );
     setup::native()?;
+    if has("--vulkan") {
+        workspace.vulkan = Some(vulkan::sdk(workspace)?);
+    }
     let toolchain = Toolchain::prepare(workspace)?;
     exceptions::check(workspace, &toolchain)?;
     let built = build(workspace, &toolchain)?;
     let folder = lay_out(workspace, &toolchain, &built)?;
     portable::check("gpu-bundle", &folder.join("bin"), toolchain::GLIBC, &[])?;
+    if workspace.vulkan.is_some() {
+        let loaded_before = ["libggml-base.so.0", VULKAN_LOADER];
+        portable::check("gpu-bundle", &folder.join("vulkan"), toolchain::GLIBC, &loaded_before)?;
+    }
     let archive = pack(workspace, &folder)?;
-    if try_it {
-        unpack_and_run(&archive)?;
+    if !has("--no-run") {
+        unpack_and_run(&archive, workspace.vulkan.is_some())?;
     }
     Ok(())
 }
@@ -77,7 +95,10 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
         "--example=generate",
         "--bin=gpu-check",
     ]);
-    command.arg(format!("--features={}", FEATURES.join(",")));
+    command.arg(format!("--features={}", features(workspace).join(",")));
+    if let Some(sdk) = &workspace.vulkan {
+        command.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
+    }
     let messages = output(&mut command)?;
     let mut programs = Vec::new();
     let mut libraries = None;
@@ -99,6 +120,11 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
     Ok(Built { programs, libraries })
 }
 
+fn features(workspace: &Workspace) -> Vec<&'static str> {
+    let vulkan = workspace.vulkan.as_ref().map(|_| VULKAN_FEATURE);
+    FEATURES.into_iter().chain(vulkan).collect()
+}
+
 /// Fills the archive's folder below the target folder.
 fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Result<PathBuf> {
     let name = format!("autoplace-gpu-check-{}", env!("CARGO_PKG_VERSION"));
@@ -117,6 +143,11 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
         copy(program, &folder.join("bin").join(name))?;
     }
     copy_libraries(&built.libraries, &folder.join("bin"))?;
+    if workspace.vulkan.is_some() {
+        fs::create_dir_all(folder.join("vulkan"))?;
+        fs::rename(folder.join("bin").join(VULKAN_BACKEND), folder.join("vulkan").join(VULKAN_BACKEND))
+            .with_context(|| format!("the build has no {VULKAN_BACKEND}"))?;
+    }
     let record = serde_json::to_string_pretty(&record(workspace, toolchain)?)?;
     tree::write(&folder.join("BUILD.json"), format!("{record}\n").as_bytes())?;
     Ok(folder)
@@ -162,7 +193,7 @@ fn record(workspace: &Workspace, toolchain: &Toolchain) -> Result<Value> {
         "glibc": format!("{major}.{minor}"),
         "rustc": said("rustc", &["--version"])?,
         "toolchain": packages,
-        "features": FEATURES,
+        "features": features(workspace),
     }))
 }
 
@@ -176,16 +207,43 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
 }
 
 /// Unpacks the archive in a separate folder outside the repository, and runs all parts that need no card.
-fn unpack_and_run(archive: &Path) -> Result<()> {
+fn unpack_and_run(archive: &Path, has_vulkan: bool) -> Result<()> {
     let name = format!("autoplace-gpu-bundle-{}", std::process::id());
     let elsewhere = tree::afresh(std::env::temp_dir().join(name))?;
     tree::unpack(archive, &elsewhere)?;
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
-    let mut command = Command::new(folder.join("run.sh"));
+    let run_with = |arguments: &[&str]| {
+        let mut command = Command::new(folder.join("run.sh"));
+        command.args(arguments).env_remove("LD_LIBRARY_PATH").env(vulkan::DEVICE.0, vulkan::DEVICE.1);
+        run(&mut command).with_context(|| format!("the unpacked bundle fails; it remains in {}", folder.display()))
+    };
     // Only one thread is used. It never waits for other threads, so a busy machine hardly slows it down.
-    command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
-    run(&mut command).with_context(|| format!("the unpacked bundle fails; it remains in {}", folder.display()))?;
+    run_with(&["--cpu", "--small", "--threads", "1"])?;
+    if has_vulkan {
+        // Mesa's device computes as slowly as the host, so only a few cases of two checks are run.
+        run_with(&["--vulkan", "--small", "--minutes", "0", "--cases", "4", "identical", "bytes"])?;
+    }
     fs::remove_dir_all(&elsewhere)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_flag_is_refused_before_anything_is_built() {
+        let mut workspace = Workspace::find().unwrap();
+        let error = gpu_bundle(&mut workspace, &["--vulcan".to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with("`--vulcan`: usage: cargo xtask gpu-bundle"), "{error}");
+    }
+
+    #[test]
+    fn the_vulkan_backend_is_built_only_if_its_headers_are_there() {
+        let mut workspace = Workspace::find().unwrap();
+        assert_eq!(features(&workspace), FEATURES);
+        workspace.vulkan = Some("sdk".into());
+        assert_eq!(features(&workspace).last(), Some(&VULKAN_FEATURE));
+    }
 }

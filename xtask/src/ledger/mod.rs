@@ -10,7 +10,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::workspace::{Workspace, run};
+use crate::selected::run_tests;
+use crate::workspace::Workspace;
 use fields::Field;
 use table::{EMPTY_IN_SUBMISSIONS, check, line};
 
@@ -45,7 +46,7 @@ pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
 /// Prints the table of measured and predicted speeds, which a test of the planner makes.
 fn print_predictions(workspace: &Workspace) -> Result<()> {
     let test = ["test", "--quiet", "--package=autoplace-planner", "--test=planner", "ledger::", "--", "--nocapture"];
-    run(&mut workspace.cargo(&test))
+    run_tests(&mut workspace.cargo(&test))
 }
 
 /// The rows of a submission's file.
