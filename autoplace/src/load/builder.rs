@@ -95,7 +95,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is 4096 for each
+    /// Sets the context length in tokens. Default: [`Context::Default`](plan::Context::Default). This is 4096 for each
     /// sequence, and up to 32,768 for all sequences together, if no layer has to leave the GPUs because of the
     /// additional tokens, and if these take at most half of each device's remaining budget. No sequence has more than
     /// the model's training context.

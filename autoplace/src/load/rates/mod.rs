@@ -157,7 +157,7 @@ impl<'a> Job<'a> {
         (empty.threads, empty.repacked) = self.way;
         let mut rates = empty.clone();
         let mut bench = Bench::new(self.device, threads, self.way.1)?;
-        // Successive cases share their conditions until the system's counters have moved.
+        // Successive cases share one reading of the conditions until `JUDGED_TOGETHER` has passed.
         let (mut watch, mut watched_since) = (ConditionsWatch::begin(), Instant::now());
         let mut together = empty.clone();
         let last = self.cases.len() - 1;

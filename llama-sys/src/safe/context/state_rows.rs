@@ -158,9 +158,9 @@ pub struct StateRows {
     first: Position,
     /// The place of the rest in the stream.
     rest: Range<u64>,
-    /// The number of the context that has the rows, and the places of the rows, each with its offset in the stream. The
-    /// list is `None` if there are more than [`MAX_PLACES`] places. llama.cpp then goes through the whole stream for
-    /// each part that is read.
+    /// The serial number of the context that has the rows, and the places of the rows, each with its offset in the
+    /// stream. The list is `None` if there are more than [`MAX_PLACES`] places. llama.cpp then goes through the whole
+    /// stream for each part that is read.
     context: u64,
     places: Option<Arc<Vec<(u64, Place)>>>,
 }
