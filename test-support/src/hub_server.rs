@@ -144,8 +144,8 @@ impl Server {
         self.state.pause.store(pause.as_millis() as u64, SeqCst);
     }
 
-    /// Sends no further piece once this many bytes were sent, until this is called again with 0. Bodies are in pieces if
-    /// the server is [slow](Self::slow).
+    /// Sends no further piece once this many bytes were sent, until this is called again with 0. Bodies are in pieces
+    /// if the server is [slow](Self::slow).
     pub fn hold_at(&self, bytes: u64) {
         self.state.held_at.store(bytes, SeqCst);
     }
