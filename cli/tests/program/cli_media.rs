@@ -90,7 +90,10 @@ fn a_plan_and_a_load_state_the_same_bytes_of_a_projector() {
     mmproj::named("Small Qwen3-VL").write_sparse(&projector).unwrap();
     let other = user.autoplace(&["plan", &model, "--with", &with]);
     let said = text(&other.stderr);
-    assert!(other.status.code() == Some(1) && said.contains("another model: its rows have 512 elements, but"), "{said}");
+    assert!(
+        other.status.code() == Some(1) && said.contains("another model: its rows have 512 elements, but"),
+        "{said}"
+    );
 }
 
 #[test]
