@@ -49,12 +49,9 @@ pub(super) struct State {
     pub(super) succession: Succession,
     /// Whether a request has come, or a text has ended, since the pool last decided about the next request.
     pub(super) may_anticipate: bool,
-    /// Whether the pool's thread decides or carries something out at the moment.
-    pub(super) is_working: bool,
-    /// How often the pool's thread has checked the machine's memory.
     /// Whether the pool's thread waits, and has found nothing to do since the last change of the state.
     pub(super) is_at_rest: bool,
-    /// How often it has read the machine's memory.
+    /// How often the pool's thread has checked the machine's memory.
     pub(super) memory_checks: u64,
     next_id: Id,
 }

@@ -98,13 +98,6 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The processes that this process has started.
-fn workers() -> Vec<u32> {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()).collect()
-}
-
 pub(crate) fn killed() -> Result<(), Failed> {
     let card = small_card();
     let pool = alternating(&card)?;
