@@ -70,8 +70,8 @@ fn read(data: &[u8]) -> object::Result<Needs> {
     Ok(needs)
 }
 
-/// Copies a library, and keeps only its own folder of its run path. cmake adds the folders of libraries on the machine of
-/// the build, and an empty entry. On another machine, anyone may have created such a folder with libraries in it.
+/// Copies a library, and keeps only its own folder of its run path. cmake adds folders of the machine of the build, and
+/// an empty entry. On another machine, anyone may have put libraries into such a folder.
 pub(crate) fn copy_with_own_folder(from: &Path, to: &Path) -> Result<()> {
     super::copy(from, to)?;
     let Some(run_path) = needs(from)?.run_path.filter(|path| path != OWN_FOLDER) else { return Ok(()) };
