@@ -153,7 +153,8 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
     Ok(folder)
 }
 
-/// Copies llama.cpp's shared libraries under the names by which programs load them.
+/// Copies llama.cpp's shared libraries under the names by which programs load them. The copies look for other libraries
+/// only in their own folder.
 pub(crate) fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
     for file in tree::files(from)? {
         let path = from.join(&file);
@@ -164,7 +165,7 @@ pub(crate) fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
         // A library that programs open by its path has no other name.
         let name = portable::needs(&path)?.name;
         let name = name.map_or_else(|| file.as_os_str().to_owned(), Into::into);
-        copy(&path, &to.join(name))?;
+        portable::copy_with_own_folder(&path, &to.join(name))?;
     }
     Ok(())
 }

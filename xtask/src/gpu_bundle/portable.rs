@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use object::elf::{DT_NEEDED, DT_SONAME};
+use object::elf::{DT_NEEDED, DT_RUNPATH, DT_SONAME};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, StringTable};
 
@@ -26,7 +26,12 @@ pub(crate) struct Needs {
     pub(crate) libraries: BTreeSet<String>,
     /// Symbol versions: `GLIBC_2.17`.
     pub(crate) versions: BTreeSet<String>,
+    /// The folders in which the loader looks first, separated by colons. An empty entry is the current folder.
+    pub(crate) run_path: Option<String>,
 }
+
+/// The only run path that is the same on every machine: the folder of the file itself.
+const OWN_FOLDER: &str = "$ORIGIN";
 
 /// Reads the entries of the file that the loader reads.
 pub(crate) fn needs(path: &Path) -> Result<Needs> {
@@ -48,6 +53,8 @@ fn read(data: &[u8]) -> object::Result<Needs> {
                 needs.libraries.insert(text()?);
             } else if tag == DT_SONAME {
                 needs.name = Some(text()?);
+            } else if tag == DT_RUNPATH {
+                needs.run_path = Some(text()?);
             }
         }
     }
@@ -61,6 +68,24 @@ fn read(data: &[u8]) -> object::Result<Needs> {
         }
     }
     Ok(needs)
+}
+
+/// Copies a library, and keeps only its own folder of its run path. cmake adds folders of the machine of the build, and
+/// an empty entry. On another machine, anyone may have put libraries into such a folder.
+pub(crate) fn copy_with_own_folder(from: &Path, to: &Path) -> Result<()> {
+    super::copy(from, to)?;
+    let Some(run_path) = needs(from)?.run_path.filter(|path| path != OWN_FOLDER) else { return Ok(()) };
+    let mut data = fs::read(to).with_context(|| format!("cannot read {}", to.display()))?;
+    let text = [run_path.as_bytes(), b"\0"].concat();
+    let places: Vec<usize> =
+        data.windows(text.len()).enumerate().filter(|(_, at)| *at == text).map(|at| at.0).collect();
+    ensure!(
+        run_path.starts_with(&format!("{OWN_FOLDER}:")) && places.len() == 1,
+        "{} has the run path `{run_path}`, which cannot be shortened to `{OWN_FOLDER}`",
+        from.display()
+    );
+    data[places[0] + OWN_FOLDER.len()..places[0] + run_path.len()].fill(0);
+    fs::write(to, data).with_context(|| format!("cannot write {}", to.display()))
 }
 
 /// Checks every file of a folder. A file may need a glibc of this version, these other libraries, and files of the
@@ -82,6 +107,8 @@ pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str
             glibc.0,
             glibc.1
         );
+        let run_path = needs.run_path.as_deref().unwrap_or(OWN_FOLDER);
+        ensure!(run_path == OWN_FOLDER, "{file} looks for libraries in `{run_path}`, not only in its own folder");
         // A statically linked unwinder could not unwind the CUDA backend.
         ensure!(needs.libraries.contains(UNWINDER), "{file} does not use the system's {UNWINDER}");
     }
@@ -119,7 +146,7 @@ mod tests {
 
     fn asking(libraries: &[&str], versions: &[&str]) -> Needs {
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        Needs { name: None, libraries: set(libraries), versions: set(versions) }
+        Needs { libraries: set(libraries), versions: set(versions), ..Needs::default() }
     }
 
     #[test]
@@ -143,6 +170,26 @@ mod tests {
         assert_eq!(needs.name, None);
         assert!(needs.libraries.contains("libc.so.6"), "{needs:?}");
         assert!(needs.versions.contains("GLIBC_2.2.5"), "{needs:?}");
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn a_copied_library_looks_for_others_only_in_its_own_folder() {
+        let folder =
+            tree::afresh(std::env::temp_dir().join(format!("autoplace-xtask-run-path-{}", std::process::id())));
+        let folder = folder.unwrap();
+        fs::write(folder.join("empty.c"), "").unwrap();
+        let (built, copied) = (folder.join("built.so"), folder.join("copied.so"));
+        let mut compiler = std::process::Command::new("cc");
+        compiler.args(["-shared", "-nostdlib", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN:/of/the/build:"]);
+        crate::workspace::run(compiler.arg(folder.join("empty.c")).arg("-o").arg(&built)).unwrap();
+        assert_eq!(needs(&built).unwrap().run_path.as_deref(), Some("$ORIGIN:/of/the/build:"));
+        copy_with_own_folder(&built, &copied).unwrap();
+        assert_eq!(needs(&copied).unwrap().run_path.as_deref(), Some("$ORIGIN"));
+        // A file that needs no change is only copied.
+        copy_with_own_folder(&copied, &built).unwrap();
+        assert_eq!(fs::read(&built).unwrap(), fs::read(&copied).unwrap());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
