@@ -396,6 +396,10 @@ impl Drop for LocalSession {
             return;
         };
         slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
-        slot.give_back(lent.context, cache.into_contents());
+        let contents = cache.into_contents();
+        let Lent { context, vocab, .. } = lent;
+        // As soon as the context is back, a re-placement counts what still uses the native model.
+        drop(vocab);
+        slot.give_back(context, contents);
     }
 }
