@@ -367,7 +367,9 @@ fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {
 #[test]
 #[ignore = "four minutes: prints a table of benches/results"]
 fn bounds_without_foresight() {
-    let kinds: [(fn(u64) -> Trace, [u64; 6]); 3] = [
+    type Kind = fn(u64) -> Trace;
+
+    let kinds: [(Kind, [u64; 6]); 3] = [
         (agent, [2, 301, 311, 312, 313, 314]),
         (slow_and_fast, [4, 301, 311, 312, 313, 314]),
         (random, [5, 301, 311, 312, 313, 314]),
