@@ -10,7 +10,7 @@
 //! Each text runs in its own process, which loads the model while the other programs run. The time covers the prompt
 //! and the generation, but not the load.
 
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -240,18 +240,27 @@ fn run_again(program: &mut Command, is_over: &AtomicBool) {
 
 /// The seconds that a way reports, or `longest` if it takes longer.
 fn seconds(command: &mut Command, longest: Duration) -> f64 {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut errors = tempfile::tempfile().expect("a temporary file");
+    let log = errors.try_clone().expect("a file has two handles");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn();
     let mut process = Process(child.expect("another process"));
     let begin = Instant::now();
-    while process.0.try_wait().expect("its status").is_none() {
+    let status = loop {
+        if let Some(status) = process.0.try_wait().expect("its status") {
+            break status;
+        }
         if begin.elapsed() > longest {
             return longest.as_secs_f64();
         }
         std::thread::sleep(Duration::from_millis(5));
-    }
+    };
     let mut said = String::new();
     process.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-    said.trim().parse().expect("seconds")
+    said.trim().parse().unwrap_or_else(|_| {
+        let mut log = String::new();
+        let read = errors.rewind().and_then(|()| errors.read_to_string(&mut log));
+        panic!("{command:?} ended: {status}; its last words {read:?}: {}", &log[log.len().saturating_sub(2000)..])
+    })
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -62,14 +62,15 @@ fn measure(
 
 /// The time to generate `tokens` tokens, not including the prompts.
 fn generate(model: &Model, tokens: u64) -> Duration {
-    let mut done = 0;
+    let (mut done, mut seed) = (0, 0);
     let mut time = Duration::ZERO;
     while done < tokens {
-        // The seed changes each time, because a text that ends early must not end the measurement.
-        let generate = model.generate("And it came to pass").max_tokens(TOKENS).seed(done as u32);
+        // Later texts have other seeds, so that a text that ends early is not generated again.
+        let generate = model.generate("And it came to pass").max_tokens(TOKENS).seed(seed);
         let (_, stats) = generate.stream().and_then(TokenStream::into_text).expect("the model generates");
         done += stats.generated_tokens.saturating_sub(1) as u64;
         time += stats.generation_time;
+        seed += 1;
     }
     time.mul_f64(tokens as f64 / done as f64)
 }

@@ -2,9 +2,9 @@
 //! are one thread, all threads, all threads with passive waits of OpenMP, and the library's own choice. At the same
 //! time, none, one or two other programs compute. Prints a table of tokens per second, the medians of the rounds.
 //!
-//! Each way runs in its own process, because OpenMP reads its environment only once. The processes stay loaded and take
-//! turns. The library's own choice is measured twice: with a model that was loaded on the quiet machine, and with a
-//! model that was loaded while the other programs ran.
+//! Each way runs in its own process, because OpenMP reads its environment only once. The processes keep the model
+//! loaded, and take turns. The library's own choice is measured twice: with a model that was loaded on the quiet
+//! machine, and with a model that was loaded while the other programs ran.
 //!
 //!     cargo bench -p autoplace-benches --bench threads
 

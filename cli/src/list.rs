@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::PathBuf;
 
-use autoplace::load;
+use autoplace::load::{self, Modalities};
 use autoplace::machine::{Bytes, Machine};
 use autoplace::plan::Request;
 use autoplace_hub::{LocalModel, Models, Outcome, Row, unmeasured};
@@ -103,7 +103,8 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
         let same = first.map(|first| format!(" (the same as {})", place(first)));
         lines.push(format!("{row}  {}{}{}", place(model), also(model), same.unwrap_or_default()));
         if let Some(projector) = load::mmproj_beside(&model.files[0]) {
-            lines.push(format!("    takes images or sound through {}", projector.display()));
+            let takes = Modalities::of(&projector).unwrap_or_default();
+            lines.push(format!("    takes {takes} through {}", projector.display()));
         }
         if let Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) = &rows[index] {
             lines.push(format!("    {why}"));

@@ -84,8 +84,8 @@ impl Metadata {
         self.find(key).map_or(0, |entry| entry.at)
     }
 
-    /// The value of a key with exactly this type; `None` if there is no such key. Values are not converted, as in
-    /// llama.cpp (src/llama-model-loader.cpp, `GGUFMeta::GKV::get_kv`).
+    /// The value of a key, which must have exactly this type; `None` if the header lacks the key. Values are not
+    /// converted, as in llama.cpp (src/llama-model-loader.cpp, `GGUFMeta::GKV::get_kv`).
     pub(crate) fn typed(&self, key: &str, wanted: ValueType) -> Result<Option<Value<'_>>, Error> {
         match self.get(key) {
             Some(value) if value.ty() != wanted => Err(self.wrong_type(key, wanted, value.ty())),

@@ -99,15 +99,15 @@ class reservations {
     }
 
     // Likewise for a graph of rows.
-    void grow_for_rows(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs) {
-        ggml_cgraph * graph = reserve_rows(*ctx, n_tokens, n_seqs, n_outputs, mctx.get(), true);
+    void grow_for_rows(uint32_t n_rows) {
+        ggml_cgraph * graph = reserve_rows(*ctx, n_rows, true);
         if (!graph) {
             throw std::runtime_error("failed to split a graph of rows");
         }
         const assignment backends = assignment_of(ctx->get_sched(), graph);
         std::vector<size_t> these(sizes.size(), 0);
         assigning assign(ctx, backends);
-        grow_to(these, reserve_rows(*ctx, n_tokens, n_seqs, n_outputs, mctx.get(), true, these.data()), assign);
+        grow_to(these, reserve_rows(*ctx, n_rows, true, these.data()), assign);
     }
 
     llama_context *     ctx;
@@ -148,7 +148,7 @@ std::vector<size_t> compute_sizes(llama_context * ctx, bool rows) {
     }
     buffers.grow(n_seqs, n_seqs, n_seqs);
     if (rows) {
-        buffers.grow_for_rows(n_tokens, n_seqs, n_outputs);
+        buffers.grow_for_rows(n_tokens);
     }
     return buffers.sizes;
 }

@@ -660,6 +660,9 @@ void shim_context_count_experts(llama_context * ctx, shim_moe_counts * counts) {
 bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, bool rows, shim_error * error) {
     // Nothing is computed, so assertions can be turned into errors.
     return guarded(error, false, [&] {
+        if (rows) {
+            return reserve_rows(*ctx, n_tokens) != nullptr;
+        }
         const llama_cparams & cparams = ctx->get_cparams();
         llama_memory_context_ptr mctx;
         if (llama_memory_t memory = llama_get_memory(ctx)) {
@@ -667,8 +670,7 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, bool rows, shi
         }
         const uint32_t n_seqs    = cparams.n_seq_max;
         const uint32_t n_outputs = std::max(std::min(std::max(n_tokens, n_seqs), cparams.n_outputs_max), 1u);
-        return rows ? reserve_rows(*ctx, n_tokens, n_seqs, n_outputs, mctx.get()) != nullptr
-                    : ctx->graph_reserve(n_tokens, n_seqs, n_outputs, mctx.get()) != nullptr;
+        return ctx->graph_reserve(n_tokens, n_seqs, n_outputs, mctx.get()) != nullptr;
     });
 }
 

@@ -26,7 +26,7 @@ use super::timings::Totals;
 use super::translation::{Places, Translation};
 use autoplace::chat::{self, ChatTemplate};
 use autoplace::generate::{Engine, GenerateRequest, Sampling, Speculation, WhenFull};
-use autoplace::load::Model;
+use autoplace::load::{Modalities, Model};
 use autoplace::memory::companion::CompanionRole;
 
 /// A model that an [`Engine`] runs, reachable through OpenAI's API. Clones are handles of the same API.
@@ -401,6 +401,11 @@ impl Api {
     /// Maximum number of tokens of a text, including its prompt.
     pub(super) fn context(&self) -> usize {
         self.model.placement().context.n_ctx_seq() as usize
+    }
+
+    /// What prompts may contain besides text.
+    pub(super) fn modalities(&self) -> Modalities {
+        self.model.modalities()
     }
 
     /// Number of texts that can be computed at once.

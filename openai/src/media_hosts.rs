@@ -71,7 +71,10 @@ impl MediaHosts {
         if !self.hosts.contains(&asked) {
             return Err(format!("this server may not fetch images from the host `{asked}` (--allow-media-host)"));
         }
-        let failed = |error: Error| format!("`{asked}` sent no image: {error}");
+        let failed = |error: Error| match error {
+            Error::Other(reason) => format!("no image is fetched from `{asked}`: {reason}"),
+            error => format!("`{asked}` sent no image: {error}"),
+        };
         let answer = self.agent.get(uri).call().map_err(failed)?;
         let status = answer.status().as_u16();
         if status != 200 {
@@ -100,6 +103,10 @@ impl Resolver for Public {
         let mut public = self.empty();
         for address in all.iter().filter(|address| self.allows_private || is_public(address.ip())) {
             public.push(*address);
+        }
+        if public.is_empty() && !all.is_empty() {
+            let reason = "its address is one of a private network or of this machine";
+            return Err(Error::Other(reason.into()));
         }
         if public.is_empty() { Err(Error::HostNotFound) } else { Ok(public) }
     }

@@ -140,11 +140,12 @@ impl Api {
             String::from_utf8_lossy(&piece).into_owned()
         };
         let (bos, eos) = self.with_vocab(|vocab| Ok((special(vocab, vocab.bos()), special(vocab, vocab.eos()))))?;
+        let modalities = self.modalities();
         let [template, with_tools] = [false, true].map(|tools| self.template_source(tools).unwrap_or_default());
         let mut props = json!({
             "default_generation_settings": {"n_ctx": self.context(), "params": self.default_sampling()},
             "total_slots": self.sequences(), "model_alias": self.name(), "model_path": self.name(),
-            "modalities": {"vision": false, "video": false, "audio": false},
+            "modalities": {"vision": modalities.images, "video": false, "audio": modalities.sound},
             "endpoint_slots": true, "endpoint_props": false, "endpoint_metrics": true,
             "chat_template": template, "bos_token": bos, "eos_token": eos,
             "build_info": concat!("autoplace ", env!("CARGO_PKG_VERSION")), "is_sleeping": false,

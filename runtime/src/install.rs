@@ -21,7 +21,7 @@ use crate::set::Set;
 pub enum Source {
     /// A `.tar.gz` archive that contains the set's folder, or directly the set's files.
     File(PathBuf),
-    /// A folder with a set.
+    /// A folder that contains a runtime.
     Folder(PathBuf),
     /// The address of an archive, whose hash is required.
     #[cfg(feature = "fetch")]

@@ -98,6 +98,8 @@ struct State {
     sent: AtomicU64,
     /// Milliseconds between two pieces of a body.
     pause: AtomicU64,
+    /// Once this many bytes were sent, no further piece is sent; 0 if there is no such limit.
+    held_at: AtomicU64,
 }
 
 /// One repository at two addresses: the hub, and the storage to which the hub redirects.
@@ -140,6 +142,12 @@ impl Server {
 
     pub fn slow(&self, pause: Duration) {
         self.state.pause.store(pause.as_millis() as u64, SeqCst);
+    }
+
+    /// Sends no further piece once this many bytes were sent, until this is called again with 0. Bodies are in pieces
+    /// if the server is [slow](Self::slow).
+    pub fn hold_at(&self, bytes: u64) {
+        self.state.held_at.store(bytes, SeqCst);
     }
 
     /// Bytes of bodies sent so far, including listings.
@@ -269,6 +277,10 @@ impl Reply<'_> {
         };
         let is_slow = self.state.pause.load(SeqCst) > 0;
         for piece in bytes[..end].chunks(if is_slow { 8 << 10 } else { 1 << 20 }) {
+            let is_held = || (1..=self.state.sent.load(SeqCst)).contains(&self.state.held_at.load(SeqCst));
+            while is_held() {
+                sleep(Duration::from_millis(1));
+            }
             self.stream.write_all(piece)?;
             self.state.sent.fetch_add(piece.len() as u64, SeqCst);
             sleep(Duration::from_millis(self.state.pause.load(SeqCst)));

@@ -1,7 +1,7 @@
 //! Plans for tests, written by hand.
 //!
-//! The functions return any type that can be read from a plan's JSON, so that a caller gets the `Plan` of its own
-//! compilation.
+//! The functions return any type that can be read from a plan's JSON, because this crate does not depend on the
+//! planner.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

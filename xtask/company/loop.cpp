@@ -43,8 +43,13 @@ int main(int argc, char ** argv) {
         ggml_threadpool_t threads = ggml_threadpool_new(&pool);
         llama_attach_threadpool(context, threads, threads);
     }
-    std::vector<llama_token> tokens(std::strlen(prompt) + 8);
+    // A byte may become three tokens: a vocabulary without words writes a space as the three bytes of U+2581.
+    std::vector<llama_token> tokens(3 * std::strlen(prompt) + 8);
     const int n_prompt = llama_tokenize(llama_model_get_vocab(model), prompt, (int) std::strlen(prompt), tokens.data(), (int) tokens.size(), true, true);
+    if (n_prompt < 0) {
+        std::fprintf(stderr, "the prompt has %d tokens\n", -n_prompt);
+        return 1;
+    }
     llama_sampler * sampler = llama_sampler_init_greedy();
 
     const auto begin = std::chrono::steady_clock::now();

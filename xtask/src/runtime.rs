@@ -77,8 +77,9 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
     }
     setup::native()?;
     if has("--here") {
-        let library = ["--package=autoplace", "--lib", "--features=autoplace/media"];
-        let folder = here(workspace, &mut workspace.compile("build", &library))?;
+        // cargo ignores `autoplace/media` if `autoplace` is the only selected package.
+        let library = ["build", "--package=autoplace-llama-sys", "--lib", "--features=media,rpc"];
+        let folder = here(workspace, &mut workspace.cargo(&library))?;
         return archive(workspace, &folder);
     }
     if has("--vulkan") {

@@ -8,9 +8,10 @@ use super::leases::{Folder, Leases};
 use super::options::{LoadOptions, OnDifference, Verify};
 use super::progress::{LoadProgress, Progress};
 use super::{Error, Model, remote};
+use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::companion::{CompanionRole, DraftOptions};
-use crate::memory::{FlashAttention, Headroom, KvType, Pooling, Rope};
+use crate::memory::{Companion, FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, Advice, GpuLayers, Plan, Request, SavedPlan};
 use crate::store::PromptStore;
 use crate::worker::Isolation;
@@ -94,7 +95,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is 4096 for each
+    /// Sets the context length in tokens. Default: [`Context::Default`](plan::Context::Default). This is 4096 for each
     /// sequence, and up to 32,768 for all sequences together, if no layer has to leave the GPUs because of the
     /// additional tokens, and if these take at most half of each device's remaining budget. No sequence has more than
     /// the model's training context.
@@ -569,6 +570,19 @@ impl ModelBuilder {
     pub fn expert_hits(&self, machine: &Machine, file_bytes: u64) -> plan::speed::ExpertHits {
         let options = self.options().ok();
         options.and_then(|options| options.expert_hits(machine, file_bytes)).unwrap_or_default()
+    }
+
+    /// The [projector](Self::mmproj) as a companion, with the bytes that llama.cpp counts for the host and for each GPU
+    /// of `machine` that is present in this process. `None` without a projector. [`plan`](Self::plan) and
+    /// [`load`](Self::load) do this themselves; you need it only for a [`Planner`](plan::Planner) of your own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMedia`] without the feature `media`, [`Error::Projector`] for a projector that is not supported,
+    /// [`Error::Plan`] for one that belongs to another model, [`Error::Gguf`] if a file cannot be read.
+    pub fn projector(&self, machine: &Machine) -> Result<Option<Companion>, Error> {
+        let options = self.options()?;
+        options.projector(&Header::open(&options.path)?, machine)
     }
 
     /// Changes that would put more of the model on GPUs, or make it fit at all: other types of keys and values, a

@@ -5,6 +5,7 @@
 //! compared with the plan. If memory runs short, model and projector are released and planned again.
 
 use std::cmp::Reverse;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -206,6 +207,41 @@ fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let reason =
         || format!("with `clip.audio.projector.stack_factor` {stack} it computes {made} rows but counts {counted}");
     Ok((made != counted).then(reason))
+}
+
+/// What a projector encodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Modalities {
+    /// Images.
+    pub images: bool,
+    /// Sound.
+    pub sound: bool,
+}
+
+impl Modalities {
+    /// What the projector in this file encodes.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is no GGUF file.
+    pub fn of(projector: impl AsRef<Path>) -> Result<Self, crate::gguf::Error> {
+        let header = Header::open(projector)?;
+        let has = |kind: &str| Ok(header.bool(&format!("clip.has_{kind}_encoder"))?.unwrap_or(false));
+        Ok(Self { images: has("vision")?, sound: has("audio")? })
+    }
+}
+
+/// In words: `images and sound`.
+impl fmt::Display for Modalities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.images, self.sound) {
+            (true, true) => "images and sound",
+            (true, false) => "images",
+            (false, true) => "sound",
+            (false, false) => "nothing",
+        })
+    }
 }
 
 /// The projector in the folder of a model's file: a file `*mmproj*.gguf` that llama.cpp would choose for this model. If

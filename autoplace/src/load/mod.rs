@@ -83,7 +83,7 @@ pub use leases::Leases;
 pub(crate) use lent::LentWorker;
 pub(crate) use loaded::{Draft, Drafts, Followed, Heads};
 pub(crate) use media::{Marks, NO_MARKS, PreparedMedia, PreparedPart, Rows, number};
-pub use mmproj::mmproj_beside;
+pub use mmproj::{Modalities, mmproj_beside};
 pub use model::Model;
 pub(crate) use model::WeakModel;
 pub use move_rates::move_rates;

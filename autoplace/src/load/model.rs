@@ -11,6 +11,7 @@ use super::leases::Leases;
 use super::load_loop::{FirstAttempt, LoadLoop};
 use super::loaded::Loaded;
 use super::media::{MediaEncoder, MediaTable};
+use super::mmproj::Modalities;
 use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::Progress;
@@ -47,6 +48,8 @@ struct Inner {
     media: MediaTable,
     /// The header of the model's file, read on first use.
     header: OnceLock<Header>,
+    /// What the projector encodes, read on first use.
+    modalities: OnceLock<Modalities>,
     /// The vocabulary of a model in a worker, read on first use.
     vocab: OnceLock<Vocab>,
     /// The vocabulary in the form for constraints, read on first use. This vocabulary does not refer to the loaded
@@ -87,6 +90,7 @@ impl Model {
                 counters: Arc::default(),
                 media: MediaTable::default(),
                 header: OnceLock::new(),
+                modalities: OnceLock::new(),
                 vocab: OnceLock::new(),
                 #[cfg(feature = "constraints")]
                 vocabulary: OnceLock::new(),
@@ -254,6 +258,13 @@ impl Model {
     pub fn has_projector(&self) -> bool {
         let options = self.options();
         options.mmproj.is_some() && self.placement().companions.iter().any(|companion| options.is_loaded(companion))
+    }
+
+    /// What prompts may contain besides text: what the model's [projector](Self::has_projector) encodes, as its file
+    /// states.
+    pub fn modalities(&self) -> Modalities {
+        let of_file = || self.options().mmproj.as_ref().and_then(|file| Modalities::of(file).ok()).unwrap_or_default();
+        if self.has_projector() { *self.inner.modalities.get_or_init(of_file) } else { Modalities::default() }
     }
 
     /// The projector, and the media that texts have contained; `None` without a projector, and for a model in a worker.

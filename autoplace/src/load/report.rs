@@ -330,7 +330,7 @@ mod tests {
             (used(100), 0),
             (used(99), 1),
             (used(0), 100),
-            // Bytes that were withheld after earlier attempts were left free too.
+            // The plan left the withheld bytes free too, so only 30 of the 100 MiB are a difference.
             (GpuReport { withheld: mib(70), ..used(0) }, 30),
             // Changes by other programs do not count; the bytes that llama.cpp reports do.
             (unreliable(), 0),

@@ -141,11 +141,32 @@ impl Folder {
         write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(|error| of_file(&file, &error))
     }
 
-    /// Reads the data of a piece.
+    /// The file of a piece.
+    pub(super) fn piece(&self, id: Id) -> PieceFile {
+        PieceFile { path: self.file(id), is_ours: self.is_ours() }
+    }
+
+    /// Removes a piece, if this store writes to the folder.
+    pub(super) fn remove(&self, id: Id) {
+        if self.is_ours() {
+            delete(&self.file(id));
+        }
+    }
+}
+
+/// The file of a piece. It is read without the folder, so that a disk that does not answer holds no lock.
+#[derive(Debug)]
+pub(super) struct PieceFile {
+    path: PathBuf,
+    /// Whether this store writes to the folder.
+    is_ours: bool,
+}
+
+impl PieceFile {
+    /// Reads the data of the piece.
     pub(super) fn read(&self, header: &Header) -> io::Result<Vec<u8>> {
-        let path = self.file(header.id);
         let read = || {
-            let mut file = File::open(&path)?;
+            let mut file = File::open(&self.path)?;
             let found = read_header(&mut file)?;
             if found != (Header { modified: None, ..header.clone() }) {
                 return Err(damaged("the header is another piece's"));
@@ -161,20 +182,13 @@ impl Folder {
             }
             Ok(data)
         };
-        let data = read().map_err(|error| of_file(&path, &error))?;
-        if self.is_ours() {
+        let data = read().map_err(|error| of_file(&self.path, &error))?;
+        if self.is_ours {
             // The time of the file tells the next process when the piece was used.
-            let touched = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
-            drop(touched);
+            let file = File::options().write(true).open(&self.path);
+            drop(file.and_then(|file| file.set_modified(SystemTime::now())));
         }
         Ok(data)
-    }
-
-    /// Removes a piece, if this store writes to the folder.
-    pub(super) fn remove(&self, id: Id) {
-        if self.is_ours() {
-            delete(&self.file(id));
-        }
     }
 }
 

@@ -37,6 +37,14 @@ pub(crate) struct Found {
     pub(crate) bytes: [u64; 2],
 }
 
+impl Found {
+    /// Whether a piece is only in the folder.
+    pub(crate) fn is_in_folder(&self) -> bool {
+        let [_, in_folder] = self.bytes;
+        in_folder > 0
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundPiece {
     pub(super) id: Id,

@@ -14,6 +14,7 @@ mod found;
 mod memory;
 mod options;
 mod piece;
+mod reader;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -32,6 +33,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use self::folder::Folder;
 pub(crate) use self::found::{Added, Brought, Found, Id, NewPiece};
 pub use self::options::{StoreOptions, StoreUse, StoredModel};
+pub(crate) use self::reader::StoreReader;
 pub(crate) use self::text::{MediaRows, Text};
 use self::tree::Tree;
 use self::writer::{Shared, Writer};
@@ -229,52 +231,20 @@ impl PromptStore {
     }
 
     /// Brings the pieces of a beginning into memory. `None` if one of them is damaged or gone; the store has then
-    /// forgotten it, and another search finds less. Also `None` once the pieces are no longer wanted.
-    pub(crate) fn bring(&self, found: &Found, is_wanted: impl Fn() -> bool) -> Option<Brought> {
-        let Shared { tree, folder } = self.shared();
-        let mut brought = Brought { pieces: Vec::new(), rest: None, from_folder: 0 };
-        for piece in &found.pieces {
-            if !is_wanted() {
-                return None;
-            }
-            let (data, from_folder) = self.data(piece.id)?;
-            brought.from_folder += if from_folder { piece.wanted } else { 0 };
-            brought.pieces.push((data, piece.tokens, piece.wanted));
-        }
-        if let Some(rest) = found.rest {
-            brought.rest = Some(self.data(rest)?.0);
-        }
-        lock(tree).used(found, folder.as_ref());
-        Some(brought)
+    /// forgotten it, and another search finds less.
+    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
+        self.reader().bring(found, || true)
+    }
+
+    /// Brings pieces into memory without being a holder of the store.
+    pub(crate) fn reader(&self) -> StoreReader {
+        StoreReader::new(&self.opened().shared)
     }
 
     /// Forgets the pieces of a beginning that a context has refused, except pieces that belong to other texts too.
     pub(crate) fn forget(&self, found: &Found) {
         let Shared { tree, folder } = self.shared();
         lock(tree).refused(found, folder.as_ref());
-    }
-
-    /// The bytes of a piece, and whether they were read from the folder.
-    fn data(&self, id: Id) -> Option<(Arc<Vec<u8>>, bool)> {
-        let Shared { tree, folder } = self.shared();
-        let header = match lock(tree).data(id)? {
-            tree::Content::Here(data) => return Some((data, false)),
-            tree::Content::InFolder(header) => header,
-        };
-        // Read without the lock, so that other models can use the store meanwhile.
-        let folder = folder.as_ref()?;
-        match folder.read(&header) {
-            Ok(data) => {
-                let data = Arc::new(data);
-                lock(tree).was_read(id, &data, Some(folder));
-                Some((data, true))
-            }
-            Err(error) => {
-                tracing::warn!(target: "autoplace::store", "a stored piece is not used: {error}");
-                lock(tree).forget(id, Some(folder));
-                None
-            }
-        }
     }
 
     /// The first block of `block` tokens whose rows the store lacks; at the end of the text, the block may be shorter.

@@ -60,7 +60,7 @@ fn get_text(store: &PromptStore, root: &str, text: Text<'_>, with_rest: bool) ->
     store.learn(root, "a model", Some(0.01), with_rest);
     for _ in 0..100 {
         let found: Found = store.find(root, text);
-        let Some(brought) = store.bring(&found, || true) else { continue };
+        let Some(brought) = store.bring(&found) else { continue };
         let mut at = 0;
         for (data, held, wanted) in &brought.pieces {
             assert_eq!(data.len(), held * ROW);

@@ -72,6 +72,10 @@ impl Worker {
             }
             Err(Failed::Gone) => {
                 let (status, log) = worker.last_words();
+                // It was ended by a signal, for example because the machine has no memory left.
+                if status.is_some_and(|status| status.code().is_none()) {
+                    return Err(Error::Died { doing: "starting", status, log });
+                }
                 Err(Error::NotAWorker { program, status, log })
             }
             Err(Failed::Senseless(reason)) => {

@@ -75,7 +75,7 @@ fn byte_pairs(pre: &str) -> Builder {
         .bool("tokenizer.ggml.add_bos_token", false)
 }
 
-/// Rules by which llama.cpp divides a text into words: one rule for each of its expressions.
+/// Rules by which llama.cpp divides a text into words (llama-vocab.cpp, `llm_tokenizer_bpe`).
 const PRES: &str = "gpt-2 llama-bpe qwen2 qwen35 gpt-4o tekken deepseek-llm deepseek-coder deepseek-v3 \
     spark2_5 youtu falcon starcoder jais-2 bloom viking chameleon granite-embed-multi-97m \
     tiny_aya kimi-k2 superbpe bailingmoe seed-coder afmoe exaone-moe minicpm5";

@@ -52,4 +52,5 @@ mod speculative_text;
 #[cfg(target_os = "linux")]
 mod stored_damage;
 mod stored_texts;
+mod stored_waiting;
 mod text_bytes;

@@ -19,8 +19,8 @@ use crate::text_support::{
 };
 use test_support::{demo_path, prediction_heads};
 
-const ANSWER: usize = 24;
-const MIB: u64 = 1 << 20;
+pub(crate) const ANSWER: usize = 24;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// A builder for models with plain attention in 32 bits. A window has room for 256 tokens.
 fn builder(path: &Path, request: Request, store: &PromptStore) -> ModelBuilder {
@@ -32,7 +32,7 @@ fn builder(path: &Path, request: Request, store: &PromptStore) -> ModelBuilder {
     Model::builder(path).request(request).n_threads(1).prompt_store(store.clone())
 }
 
-fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
+pub(crate) fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
     builder(path, request, store).load().unwrap()
 }
 
@@ -59,17 +59,17 @@ fn is_divided(arch: &str) -> bool {
     matches!(arch, "llama" | "deepseek2")
 }
 
-fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
+pub(crate) fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
     sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 
-fn in_folder(folder: &Path) -> PromptStore {
+pub(crate) fn in_folder(folder: &Path) -> PromptStore {
     PromptStore::open(StoreOptions::new(256 * MIB).folder(folder, 1 << 30)).unwrap()
 }
 
 /// Computes a text, and compares it with the one that llama.cpp itself generates. Returns the prompt together with the
 /// answer, and the statistics.
-fn turn(title: &str, model: &Model, prompt: &[Token]) -> (Vec<Token>, Statistics) {
+pub(crate) fn turn(title: &str, model: &Model, prompt: &[Token]) -> (Vec<Token>, Statistics) {
     let text = complete(generate(model, prompt), model);
     assert_eq!(text.tokens, raw(model, prompt, ANSWER), "{title}: {:?}", text.statistics());
     ([prompt, &text.tokens].concat(), text.statistics())

@@ -393,6 +393,9 @@ pub(crate) mod deaths {
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         assert_eq!(log[..], ["out", "something went wrong"]);
         assert!(error.to_string().contains("worker_main"), "{error}");
+        // A program that another one has killed may be a worker.
+        let error = load_with(LONG, "kill -KILL $$");
+        assert!(matches!(error, Lost::Died { .. }) && error.is_death(), "{error:?}");
         // A program that sends nothing and does not end is killed. If it has children, this does not take longer.
         let error = load_with(Duration::from_millis(200), "exec sleep 600");
         assert_matches!(error, Lost::NotAWorker { .. });

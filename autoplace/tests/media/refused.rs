@@ -114,7 +114,7 @@ fn a_projector_of_another_model_and_a_file_that_is_none_are_refused_before_a_loa
         error.to_string()
     };
     let said = refused(&wide);
-    assert!(said.contains("computes embeddings of 512 elements, but") && said.ends_with("needs 256"), "{said}");
+    assert!(said.contains("another model: its rows have 512 elements") && said.ends_with("takes 256"), "{said}");
     let said = refused(&demo_path());
     assert!(said.contains("an mmproj"), "{said}");
 }

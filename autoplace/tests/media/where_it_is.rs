@@ -16,7 +16,7 @@ use test_support::synthetic::mmproj;
 
 use crate::eyes::{ALL_FAMILIES, FAMILIES, about, beside, builder, files, image_max_tokens, picture, projector};
 use crate::sim_support::card;
-use crate::text_support::{Texts, complete, greedy, request};
+use crate::text_support::{Texts, complete, greedy, random, request};
 
 #[test]
 fn rows_that_see_each_other_raise_n_ubatch_in_the_plan_and_the_plan_says_so() {
@@ -115,8 +115,23 @@ fn projectors_take_to_the_byte_what_was_planned_in_52_loads() {
     assert_eq!(loads, 52);
 }
 
+/// Computes pictures of many numbers of rows, of which none takes more memory than the load.
+fn rows_take_no_more(model: &Model, card: &SimGpu, what: &str) {
+    let (used, report) = (card.used(), model.report());
+    for rows in [1, 2, 7, 31, 32, 33, 63, 64, 100] {
+        let image = picture(32 * rows, 32, rows);
+        let text = complete(greedy(model, about(&image)).max_tokens(2), model);
+        let growth = text.statistics().buffer_growth;
+        assert_eq!((growth, card.used()), (0, used), "{what}, {rows} rows:\n{report}");
+    }
+    for gpu in &report.gpus {
+        // The graphs of other numbers of tokens are not planned.
+        assert_eq!(gpu.unplanned(), gpu.grown, "{what}:\n{report}");
+    }
+}
+
 /// llama.cpp reserves graphs of tokens only. A graph of rows begins with other tensors, and in Qwen3-VL its rows are
-/// wider than the model.
+/// wider than the model. If each of several sequences has its own cache, all rows of a picture are in one cache.
 #[test]
 fn no_number_of_rows_takes_more_than_planned() {
     own_process!();
@@ -124,20 +139,30 @@ fn no_number_of_rows_takes_more_than_planned() {
     for family in ["Small Qwen3-VL", "Small Qwen2.5-VL", "Small Pixtral"] {
         let folder = tempfile::tempdir().unwrap();
         let files = files(family, folder.path());
-        for layers in 0..=5 {
-            let request = request(1024, 1, false).n_ubatch(128).n_gpu_layers(GpuLayers::Exactly(layers));
+        for (sequences, layers) in [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (3, 0), (3, 2), (3, 5)] {
+            // From 32 rows of one sequence on, a card computes with a copy of the sequence's cache.
+            let n_ubatch = if sequences == 1 { 128 } else { 64 };
+            let request = request(1024 * sequences, sequences, false).n_ubatch(n_ubatch);
+            let request = request.n_gpu_layers(GpuLayers::Exactly(layers));
             let model = beside(&files, request, Some(100)).verify(Verify::Full).load().unwrap();
-            let (used, report) = (card.used(), model.report());
-            for rows in [1, 2, 7, 31, 32, 33, 63, 64, 100] {
-                let image = picture(32 * rows, 32, rows);
-                let text = complete(greedy(&model, about(&image)).max_tokens(2), &model);
-                let growth = text.statistics().buffer_growth;
-                assert_eq!((growth, card.used()), (0, used), "{family}, {layers} layers, {rows} rows:\n{report}");
-            }
-            for gpu in &report.gpus {
-                // The graphs of other numbers of tokens are not planned.
-                assert_eq!(gpu.unplanned(), gpu.grown, "{family}, {layers} layers:\n{report}");
-            }
+            rows_take_no_more(&model, &card, &format!("{family}, {layers} layers, {sequences} sequences"));
+        }
+    }
+}
+
+/// In models with windows and recurrent states, the caches of several sequences are of several kinds.
+#[test]
+fn rows_in_models_with_windows_and_states_take_no_more_than_planned() {
+    own_process!();
+    let card = card(4 << 30);
+    for (arch, window) in [("gemma3", Some(224)), ("falcon-h1", None), ("mamba2", None)] {
+        let folder = tempfile::tempdir().unwrap();
+        let files = (random(arch, window, folder.path()), projector("Small Pixtral", folder.path()));
+        for (sequences, layers) in [(1, 1), (3, 0), (3, 1), (3, 99)] {
+            let request = request(1024 * sequences, sequences, false).n_ubatch(64);
+            let request = request.n_gpu_layers(GpuLayers::Exactly(layers));
+            let model = beside(&files, request, Some(100)).verify(Verify::Full).load().unwrap();
+            rows_take_no_more(&model, &card, &format!("{arch}, {layers} layers, {sequences} sequences"));
         }
     }
 }
@@ -179,9 +204,12 @@ fn fleets(numbers: Range<u64>) {
         let tokens = [12, 24, 100, 400][dice.below(4_usize)];
         let is_free = image_max_tokens(family).is_some();
         let verify = if number % 8 == 0 { Verify::Full } else { Verify::Quick };
-        let builder = beside(&all[at], request(1024, 1, false), is_free.then_some(tokens));
+        // In every second eight fleets, several sequences have caches of their own.
+        let sequences = if number / 8 % 2 == 0 { 1 } else { 2 + dice.below(2_u32) };
+        let request = request(1024 * sequences, sequences, false);
+        let builder = beside(&all[at], request, is_free.then_some(tokens));
         let model = builder.verify(verify).load().unwrap();
-        let what = format!("fleet {number}, {family} of {tokens} tokens:\n{}", model.report());
+        let what = format!("fleet {number}, {family} of {tokens} tokens, {sequences} sequences:\n{}", model.report());
         assert_eq!(model.report().attempts.len(), 1, "{what}");
         match model.placement().companions[0].gpu {
             Some(_) => on_cards += 1,

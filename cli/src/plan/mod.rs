@@ -15,7 +15,7 @@ use autoplace::memory::companion::{CompanionRole, DraftOptions};
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe, SavedPlan};
 use autoplace::profile::ModelProfile;
-use autoplace::{Model, ModelBuilder};
+use autoplace::{Model, ModelBuilder, llama_sys};
 
 use crate::emit::{Tool, emit};
 use crate::gpu::{self, Simulated};
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
             .expert_hits(Model::builder(&model).expert_hits(&machine, profile.file_bytes));
     }
     for beside in &args.with {
-        planner = planner.beside(companion(beside, args, &header)?);
+        planner = planner.beside(companion(beside, args, (&header, &machine))?);
     }
     let advised = |error| advised(&planner, error);
     let (plan, asked) = if args.no_probe {
@@ -271,12 +271,17 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     said
 }
 
-/// A file with this header that is loaded together with the model.
+/// A file that is loaded together with the model. llama.cpp counts the bytes of a projector, as it counts the model's.
 fn companion(
     (role, path): &(CompanionRole, PathBuf),
     args: &PlanArgs,
-    main: &Header,
+    (main, machine): (&Header, &Machine),
 ) -> Result<Companion, Box<dyn Error>> {
+    if *role == CompanionRole::Mmproj && !args.no_probe && llama_sys::has_media() {
+        let builder = Model::builder(main.path()).request(args.request()).mmproj(path);
+        let counted = builder.image_max_tokens(args.image_max_tokens).projector(machine)?;
+        return Ok(counted.expect("the builder has a projector"));
+    }
     let header = Header::open(path)?;
     let companion = match role {
         CompanionRole::Draft => Companion::draft(&header).map(|draft| draft.draft_options(args.draft.options())),

@@ -3,12 +3,11 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use autoplace::chat::{Media, Part};
+use autoplace::chat::Media;
 use autoplace::generate::Prompt;
 use autoplace::{Model, ModelBuilder, llama_sys};
 use clap::value_parser;
 
-use super::screen::note;
 use super::source::Wanted;
 
 /// The projector.
@@ -78,17 +77,11 @@ impl MediaArgs {
     }
 
     /// The files in the order in which a message has them: first images, then sounds.
-    pub(super) fn read(&self, model: &Model) -> Result<Vec<Part>, Box<dyn Error>> {
+    pub(super) fn read(&self) -> Result<Vec<(PathBuf, Media)>, Box<dyn Error>> {
         let images = self.image.iter().map(|path| image(path));
         let sounds = self.audio.iter().map(|path| sound(path));
-        let paths = self.image.iter().chain(&self.audio);
-        let mut parts = Vec::new();
-        for (path, media) in paths.zip(images.chain(sounds)) {
-            let media = media?;
-            note(line(path, &media, model));
-            parts.push(Part::Media(media));
-        }
-        Ok(parts)
+        let paths = self.image.iter().chain(&self.audio).cloned();
+        paths.zip(images.chain(sounds)).map(|(path, media)| Ok((path, media?))).collect()
     }
 }
 
@@ -116,12 +109,24 @@ pub(super) fn line(path: &Path, media: &Media, model: &Model) -> String {
 
 #[cfg(feature = "media")]
 fn image(path: &Path) -> Result<Media, Box<dyn Error>> {
+    check_is_file(path)?;
     Ok(autoplace::Image::open(path)?.into())
 }
 
 #[cfg(feature = "media")]
 fn sound(path: &Path) -> Result<Media, Box<dyn Error>> {
+    check_is_file(path)?;
     Ok(autoplace::Sound::open(path)?.into())
+}
+
+/// Refuses an address, with a better message than that there is no such file.
+#[cfg(feature = "media")]
+fn check_is_file(path: &Path) -> Result<(), String> {
+    let is_address = ["http://", "https://", "data:"].iter().any(|scheme| path.to_string_lossy().starts_with(scheme));
+    if !is_address || path.exists() {
+        return Ok(());
+    }
+    Err(format!("{}: images and sounds are files; nothing is fetched from an address", path.display()))
 }
 
 #[cfg(not(feature = "media"))]

@@ -23,10 +23,10 @@ mod texts;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, stdin, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use autoplace::chat::{self, ChatTemplate, FAMILIES, Part, ReplyPart};
+use autoplace::chat::{self, ChatTemplate, FAMILIES, Media, Part, ReplyPart};
 use autoplace::generate::{GenerateRequest, Prompt};
 use autoplace::gguf::Header;
 use autoplace::{Model, ModelBuilder};
@@ -117,6 +117,8 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
     let request = args.load.request();
     // A prompt without images needs no projector. But in a chat, a person may send an image at any time.
     let sees = prompt.is_none() || !args.media.is_empty();
+    // A wrong file is an error before anything is fetched or loaded.
+    let media = args.media.read()?;
     let files = args.load.source.files(&args.load.projector.wanted(sees), &request, &stop)?;
     let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
     let system = args.system()?;
@@ -137,8 +139,8 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
     let is_stopped = match args.load.load(&path, request, &stop, more)? {
         None => true,
         Some(model) => match template {
-            Some(template) => converse(args, (model, template), system, (prompt, first), stop)?,
-            None => go_on(args, &model, &prompt.unwrap_or_default(), &stop)?,
+            Some(template) => converse(args, (model, template), system, (media, prompt, first), stop)?,
+            None => go_on(args, &model, (media, &prompt.unwrap_or_default()), &stop)?,
         },
     };
     // A shell reports 130 for a program that Ctrl-C has ended.
@@ -162,7 +164,7 @@ fn converse(
     args: &TalkArgs,
     (model, template): (Model, ChatTemplate),
     system: Option<String>,
-    (prompt, first): (Option<String>, Option<String>),
+    (media, prompt, first): (Vec<(PathBuf, Media)>, Option<String>, Option<String>),
     stop: Stop,
 ) -> Result<bool, Box<dyn Error>> {
     let mut chat = model.chat_with(template).with(|generate| args.generated(generate, &model));
@@ -170,7 +172,7 @@ fn converse(
         chat = chat.system(system);
     }
     chat = args.texts.answered(chat);
-    let mut seen = args.media.read(&model)?;
+    let mut seen = shown(media, &model).map(Part::Media).collect::<Vec<_>>();
     let mut session = Session::new(model, chat, stop);
     if let Some(prompt) = prompt {
         seen.push(Part::text(prompt));
@@ -204,21 +206,29 @@ fn converse(
 }
 
 /// Continues the prompt as plain text, because the model has no chat template. Returns whether Ctrl-C ended the text.
-fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
+fn go_on(
+    args: &TalkArgs,
+    model: &Model,
+    (media, prompt): (Vec<(PathBuf, Media)>, &str),
+    stop: &Stop,
+) -> Result<bool, Box<dyn Error>> {
     let why = if args.texts.raw { "with --raw" } else { "because the model has no chat template" };
     note(format!("{why}, the prompt is continued as plain text"));
-    let mut whole = Prompt::text("");
-    for part in args.media.read(model)? {
-        if let Part::Media(media) = part {
-            whole = whole.then_media(media);
-        }
-    }
+    let whole = shown(media, model).fold(Prompt::text(""), Prompt::then_media);
     let whole = if args.media.is_empty() { Prompt::text(prompt) } else { whole.then_text(prompt) };
     let mut text = args.generated(model.generate(whole), model).stream().map_err(more_context)?;
     stop.begin(text.abort_handle());
     let outcome = write(text.by_ref().map(|piece| piece.map(ReplyPart::Content)), stop);
     note_full(text.finish_reason());
     outcome
+}
+
+/// The images and sounds, each after a line with its size.
+fn shown(media: Vec<(PathBuf, Media)>, model: &Model) -> impl Iterator<Item = Media> {
+    media.into_iter().map(|(path, media)| {
+        note(media::line(&path, &media, model));
+        media
+    })
 }
 
 impl TalkArgs {

@@ -283,7 +283,7 @@ impl ServeArgs {
         Duration::from_secs(self.timeout)
     }
 
-    /// Adds the settings for clients to the server.
+    /// Sets the server's time limit, key, allowed hosts and allowed origins.
     pub(super) fn access<Served>(
         &self,
         mut server: Server<Served>,

@@ -1,5 +1,5 @@
-//! Finds a model and its projector: at local paths, or on a hub. On a hub, the files are chosen that are best for this
-//! machine, and they are fetched.
+//! Finds a model and its projector: at local paths, or on a hub. On a hub, chooses the files that are best for this
+//! machine, and fetches them.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write, stderr, stdin};

@@ -1,5 +1,5 @@
-//! The output of `autoplace doctor`. The tests of the library have, for each cause, a case and a case that just misses
-//! it.
+//! The output of `autoplace doctor`. For each cause, measure/tests/measure/doctor.rs has a case with the cause and
+//! a near miss without it.
 
 use std::path::Path;
 

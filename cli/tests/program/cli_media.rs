@@ -51,8 +51,49 @@ fn an_image_is_shown_with_the_projector_beside_the_model_and_a_line_says_its_siz
     assert!(plain.0 == Some(0) && !plain.2.contains("mmproj"), "{}", plain.2);
     let refused = run(&["--image", &picture, "--no-mmproj"]);
     assert!(refused.0 == Some(1) && refused.2.contains("--mmproj FILE"), "{}", refused.2);
-    let missing = run(&["--image", "no such file.png"]);
-    assert!(missing.0 == Some(1) && missing.2.contains("no such file.png"), "{}", missing.2);
+}
+
+#[test]
+fn a_wrong_image_is_an_error_before_the_model_is_loaded() {
+    let user = User::new();
+    let (model, _, picture) = seeing(&user);
+    let cut = user.path("cut.bmp");
+    fs::write(&cut, &fs::read(&picture).unwrap()[..40]).unwrap();
+    let cut = cut.to_str().unwrap();
+    for (file, reason) in [
+        ("no such file.png", "No such file"),
+        (cut, "cut.bmp: "),
+        (model.as_str(), "not a PNG, JPEG, WebP, GIF or BMP file"),
+        ("https://example.com/a.png", "nothing is fetched from an address"),
+    ] {
+        let output = user.autoplace(&[&["run", &model, "What is this?", "--image", file][..], &SHORT].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(reason), "{file}: {said}");
+        assert!(!said.contains("layers"), "{file}: {said}");
+    }
+}
+
+#[test]
+fn a_plan_and_a_load_state_the_same_bytes_of_a_projector() {
+    let user = User::new();
+    let (model, projector, picture) = seeing(&user);
+    let run = user.autoplace(&[&["run", &model, "What is this?", "--image", &picture][..], &SHORT].concat());
+    let loaded = text(&run.stderr);
+    let stated = loaded.lines().find(|line| line.starts_with("mmproj")).unwrap();
+    let with = format!("mmproj={}", projector.display());
+    let plan = user.says(&["plan", &model, "--with", &with]);
+    assert!(plan.contains(stated), "{stated}: {plan}");
+    // The bound of the arithmetic alone is larger.
+    let bound = user.says(&["plan", &model, "--with", &with, "--no-probe"]);
+    assert!(bound.contains("mmproj") && !bound.contains(stated), "{stated}: {bound}");
+    // A file for another model is refused, as a load refuses it.
+    mmproj::named("Small Qwen3-VL").write_sparse(&projector).unwrap();
+    let other = user.autoplace(&["plan", &model, "--with", &with]);
+    let said = text(&other.stderr);
+    assert!(
+        other.status.code() == Some(1) && said.contains("another model: its rows have 512 elements, but"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -73,7 +114,7 @@ fn a_list_and_a_plan_name_the_projector() {
     let (model, projector, _) = seeing(&user);
     let folder = user.path("models");
     let words = user.says(&["list", folder.to_str().unwrap()]);
-    assert!(words.contains("takes images or sound through") && words.contains("mmproj-model-f16.gguf"), "{words}");
+    assert!(words.contains("takes images through") && words.contains("mmproj-model-f16.gguf"), "{words}");
     let json: serde_json::Value =
         serde_json::from_str(&user.says(&["list", "--json", folder.to_str().unwrap()])).unwrap();
     assert_eq!(json["models"][0]["mmproj"], projector.to_str().unwrap(), "{json}");
@@ -136,5 +177,5 @@ fn a_model_of_a_hub_uses_the_projector_of_its_repository() {
         [&["run", local, "What is this?", "--image", &picture, "--mmproj", "hf:some/thing:f16"][..], &SHORT].concat();
     assert_eq!(asked(&named).1, answer);
     let (_, listed, _) = asked(&["list"]);
-    assert!(listed.contains("takes images or sound through") && listed.contains("mmproj-F16.gguf"), "{listed}");
+    assert!(listed.contains("takes images through") && listed.contains("mmproj-F16.gguf"), "{listed}");
 }

@@ -418,6 +418,8 @@ fn a_fetch_killed_anywhere_goes_on_to_the_same_file() {
         let point = (u64::from(byte) << 12) + 1234;
         let world = World::new([(FILE, Content::large(data.clone()))]);
         world.server.slow(Duration::from_millis(1));
+        // The fetch stands still there, however late this process sees it.
+        world.server.hold_at(point);
         let mut child = child_of(&world.server.endpoint(), world.cache.path());
         let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         while world.server.sent() < point && child.try_wait().unwrap().is_none() {
@@ -429,6 +431,7 @@ fn a_fetch_killed_anywhere_goes_on_to_the_same_file() {
         let path = world.part("snapshots").join(COMMIT).join(FILE);
         assert!(!path.exists() || fs::read(&path).unwrap() == data, "killed at {point}");
         world.server.slow(Duration::ZERO);
+        world.server.hold_at(0);
         assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data, "killed at {point}");
         assert_eq!(world.blobs().len(), 1, "killed at {point}");
     }

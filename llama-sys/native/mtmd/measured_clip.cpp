@@ -49,8 +49,8 @@ static void begin_encoding(clip_ctx & ctx, const clip_image_f32_batch & imgs, co
 
 namespace {
 
-// For encoders without data, the sizes of their buffers by backend: the maximum so far. A thread makes one encoder
-// after the other.
+// For each encoder without data: the largest buffer size so far on each backend. A thread makes one encoder after the
+// other.
 thread_local std::map<const clip_ctx *, std::vector<size_t>> computed;
 
 thread_local std::vector<clip_device_bytes> last_bytes;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use llama_sys::runtime::{Error, MANIFEST, Manifest, Set, VARIABLE, open_from, opened, shortcomings};
-use llama_sys::{BUILD, Backend, Error as Native, build_info};
+use llama_sys::{BUILD, Backend, Error as Native, build_info, has_media};
 use tempfile::TempDir;
 
 /// The set with which these tests run.
@@ -83,6 +83,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
         let error = open_from(&set.folder).unwrap_err();
         assert!(is_expected(&error), "{case}: {error}");
         assert_matches!(Backend::init(), Err(Native::Runtime(again)) if *again == error);
+        assert!(!has_media());
         assert!(opened().is_none());
         assert!(build_info().backends.is_empty());
         assert!(!is_mapped(&set.folder), "{case}");
@@ -98,6 +99,14 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     // A runtime that is open stays open.
     assert_eq!(open_from(&whole()).unwrap().set, set);
     assert!(is_mapped(&set.folder));
+}
+
+#[test]
+fn the_first_question_opens_a_runtime() {
+    own_process!();
+    assert!(opened().is_none());
+    assert!(has_media());
+    assert_eq!(opened().unwrap().set, Set::read(&whole()).unwrap());
 }
 
 /// Whether a library of this folder is mapped into this process.

@@ -7,6 +7,8 @@ use llama_sys::{
     AbortHandle, Backend, Batch, Context, ContextParams, Device, Error, Model, Sampler, State, Vocab, build_info,
 };
 use static_assertions::{assert_impl_all, assert_not_impl_any};
+#[cfg(target_os = "linux")]
+use test_support::wait;
 
 assert_impl_all!(Model: Send, Sync);
 assert_impl_all!(Vocab: Send, Sync);
@@ -106,10 +108,11 @@ fn threads_with_nothing_to_compute_use_no_core() {
         assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
-    // Idle threads poll for the next graph, but not as long as this.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let before = cpu();
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    let used = cpu() - before;
-    assert!(used < 0.05, "{used} seconds of a core while nothing was computed");
+    // Idle threads poll for the next graph, but only for some time. On a busy machine, it takes them longer to use up
+    // this time.
+    wait("uses no core while nothing is computed", || {
+        let before = cpu();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        cpu() - before < 0.05
+    });
 }

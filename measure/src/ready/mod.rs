@@ -202,7 +202,8 @@ impl Measure<'_> {
     /// If a GPU fails (headroom, clocks, drift), the next trial has fewer layers on GPUs. If the host's memory is short
     /// (swap, host memory, memory pressure), the next trial has half the context. The trials end when a placement
     /// passes and when there is no smaller placement. They also end if other programs, a quota or heat keep the
-    /// processor from computing, because no placement can improve that. The notes then advise the user.
+    /// processor from computing, because no placement can improve that. [`Readiness::notes`] then has advice for
+    /// the user.
     ///
     /// # Errors
     ///

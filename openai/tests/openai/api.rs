@@ -345,7 +345,7 @@ fn what_a_template_refuses_is_the_request_s_fault_and_one_that_is_none_the_model
 #[test]
 fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
     let (_, engine, api) = alone();
-    let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000}).to_string();
+    let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000, "ignore_eos": true}).to_string();
     let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     drop(chunks);

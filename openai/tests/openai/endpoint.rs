@@ -141,9 +141,12 @@ fn a_refusal_is_typed_and_the_message_is_removed() -> Outcome {
 
 #[test]
 fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome {
+    const ENDLESS: &str = "Blessed is the man that";
+
     let server = Server::start(65_536, ChatTemplate::family("chatml")?);
     let model = Endpoint::new(server.url("/v1"));
-    let endless = || model.generate("In the beginning").max_tokens(60_000).stop("\u{0}").stream();
+    // The likeliest text repeats itself for thousands of tokens, so it does not end before it is aborted.
+    let endless = || model.generate(ENDLESS).temp(0.0).max_tokens(60_000).stop("\u{0}").stream();
     let mut stream = endless()?;
     assert!(stream.next().is_some());
     let abort = stream.abort_handle();
@@ -158,8 +161,8 @@ fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome 
     drop(stream);
     server.until_idle();
     // An answer that another thread ends stays in the conversation as far as it came.
-    let mut chat = model.chat()?.with(|generate| generate.max_tokens(60_000).stop("\u{0}"));
-    let mut answer = chat.say("In the beginning")?;
+    let mut chat = model.chat()?.with(|generate| generate.temp(0.0).max_tokens(60_000).stop("\u{0}"));
+    let mut answer = chat.say(ENDLESS)?;
     assert!(answer.next().is_some() && answer.reply().is_none());
     let abort = answer.abort_handle();
     let aborts = thread::spawn(move || abort.abort());

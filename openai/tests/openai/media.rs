@@ -73,6 +73,12 @@ fn chat(api: &Api, body: &Value) -> Result<Value, ApiError> {
 }
 
 #[test]
+fn the_properties_say_that_the_model_sees_and_does_not_hear() {
+    let props = seeing().props().unwrap();
+    assert_eq!(props["modalities"], json!({"vision": true, "video": false, "audio": false}), "{props}");
+}
+
+#[test]
 fn the_three_apis_show_the_same_picture_in_the_same_prompt() {
     let data = base64(&bmp(30, 20, 200));
     let url = format!("data:image/bmp;base64,{data}");
@@ -272,5 +278,5 @@ fn pictures_are_fetched_only_from_named_hosts_with_public_addresses() {
     // This host name means this machine, from which nothing may be fetched.
     let public = seeing().clone().media_hosts(MediaHosts::new([address.as_str()]));
     let refused = message(&public);
-    assert!(refused.contains("sent no image"), "{refused}");
+    assert!(refused.contains("its address is one of a private network or of this machine"), "{refused}");
 }

@@ -47,7 +47,7 @@ fn a_browser_sees_the_page_with_the_key_as_its_password_and_nothing_else() {
             (401, &"Bearer".parse().unwrap())
         );
     }
-    let asked = json!({"prompt": "In the beginning", "max_tokens": 5}).to_string();
+    let asked = json!({"prompt": "In the beginning", "max_tokens": 5, "ignore_eos": true}).to_string();
     let answer = ureq::post(server.url("/v1/completions")).header("authorization", "Bearer secret");
     answer.content_type("application/json").send(&asked).unwrap();
     for authorization in [&*basic("secret"), "Bearer secret"] {

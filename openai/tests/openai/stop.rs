@@ -32,7 +32,8 @@ fn rest_after_stop(timeout: Duration, tokens: u32) -> String {
 
 #[test]
 fn a_stopped_server_cancels_answers_that_run_longer_than_its_limit() {
-    let rest = rest_after_stop(Duration::from_millis(1), 15_000);
+    // The limit is also the one of a request's head, which a busy machine may read late. The text takes much longer.
+    let rest = rest_after_stop(Duration::from_secs(1), 15_000);
     assert!(!rest.contains("[DONE]"), "{} bytes", rest.len());
 }
 

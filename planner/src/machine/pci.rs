@@ -89,7 +89,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         assert_eq!(expected.to_string(), "0000:c1:1f.0");
-        // The devices behind a volume manager have domains of more than 16 bits.
+        // Devices behind Intel's Volume Management Device (VMD) have domains of more than 16 bits.
         assert_eq!("00010000:01:00.0".parse::<PciId>().unwrap().to_string(), "10000:01:00.0");
     }
 

@@ -8,7 +8,7 @@ use autoplace_planner::memory::{Companion, CompanionBytes, ContextParams, FlashA
 use proptest::prelude::{prop_assert, proptest};
 
 use test_support::shapes::{Shape, TINY};
-use test_support::synthetic::mmproj;
+use test_support::synthetic::{mmproj, with_axes};
 use test_support::table::rows;
 
 /// Bytes that clip.cpp (of the llama.cpp that `vendor/` pins) reserved on a CUDA device for the largest image. The load
@@ -185,6 +185,21 @@ fn an_mmproj_of_another_width_does_not_fit_a_model() {
     gemma.compatible_with(&main(2560)).unwrap();
     let error = gemma.compatible_with(&main(3840)).unwrap_err();
     assert!(matches!(error, Error::Width { of_mmproj: 2560, of_main: 3840, .. }));
+}
+
+#[test]
+fn an_mmproj_fits_a_model_of_as_many_deepstack_parts() {
+    let parts = |n: u32| with_axes("qwen3vl").builder().u32("qwen3vl.n_deepstack_layers", n).header().unwrap();
+    // The projector's rows have one further part.
+    let qwen = companion(mmproj::named("Small Qwen3-VL"));
+    qwen.compatible_with(&parts(1)).unwrap();
+    for (n, width) in [(0, 256), (3, 1024)] {
+        let error = qwen.compatible_with(&parts(n)).unwrap_err();
+        assert!(matches!(error, Error::Width { of_mmproj: 512, of_main, .. } if of_main == width), "{error}");
+    }
+    // A row of LLaVA is as wide as the model, but not as wide as its input.
+    let error = companion(mmproj::named("Small LLaVA")).compatible_with(&parts(1)).unwrap_err();
+    assert!(matches!(error, Error::Width { of_mmproj: 256, of_main: 512, .. }), "{error}");
 }
 
 #[test]

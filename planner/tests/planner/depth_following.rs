@@ -177,7 +177,7 @@ fn following_the_depth_is_close_to_the_better_placement_and_beats_the_worse() {
         let plan = plan_for(Request::new());
         let words = plan.by_depth_in_words().unwrap_or_else(|| panic!("{title}, {name}: one placement\n{plan}"));
         println!("| {title}, {name} | {words} | | | | | | |");
-        // A request for all depths gives one placement, for programs that do not move.
+        // With `Depth::All` a plan has one placement, for programs that do not move a loaded model.
         let one = plan_for(Request::new().depth(Depth::All));
         assert_eq!((&one.overrides, one.n_gpu_layers), (&plan.overrides, plan.n_gpu_layers));
         let (shallow, deep) = (plan.clone().for_depth(0), plan.clone().for_depth(N_CTX));

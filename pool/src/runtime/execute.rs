@@ -153,6 +153,7 @@ impl Shared {
                         model,
                         rung,
                         engine: None,
+                        starting: Arc::default(),
                         making: Arc::default(),
                         attached: None,
                         since: SystemTime::now(),

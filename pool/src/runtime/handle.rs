@@ -60,14 +60,16 @@ impl ModelHandle {
         if let Some(engine) = known(&self.shared) {
             return Ok(engine);
         }
-        let started = match Engine::new(&self.model) {
-            Err(generate::Error::Busy) => match known(&self.shared) {
-                // Meanwhile, the engine was started through another handle.
-                Some(engine) => return Ok(engine),
-                None => return Err(generate::Error::Busy),
-            },
-            started => started?,
+        let starting = {
+            let mut state = self.shared.lock();
+            state.entry(self.id).and_then(|entry| Some(Arc::clone(&entry.loaded.as_ref()?.starting)))
         };
+        let _starting = starting.as_ref().map(|starting| starting.lock().unwrap_or_else(PoisonError::into_inner));
+        // Meanwhile, the engine was started through another handle.
+        if let Some(engine) = known(&self.shared) {
+            return Ok(engine);
+        }
+        let started = Engine::new(&self.model)?;
         let mut state = self.shared.lock();
         let loaded = state.entry(self.id).and_then(|entry| entry.loaded.as_mut());
         if let Some(loaded) = loaded {

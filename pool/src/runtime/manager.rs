@@ -75,8 +75,8 @@ fn give(due: Vec<Due>) {
 /// Gives handles of the models that are ready, and waits for the next task.
 fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
     let mut state = shared.lock();
-    state.is_working = false;
     loop {
+        state.is_at_rest = false;
         let now = shared.now();
         if state.is_closed {
             return Task::Close;
@@ -89,11 +89,9 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
             continue;
         }
         if let Some(task) = task(&state, now) {
-            state.is_working = true;
             return task;
         }
         if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating(now) {
-            state.is_working = true;
             return Task::Anticipate;
         }
         let look = shared.settings.look;
@@ -102,6 +100,7 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
             return Task::Look;
         }
         let rest = rest.min(soonest(&state, now));
+        state.is_at_rest = true;
         state = shared.wait(state, rest);
     }
 }
@@ -141,11 +140,7 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     if let Some(waiter) = state.waiters.iter().find(|waiter| waiter.not_before <= now) {
         return Some(Task::Prepare(waiter.id));
     }
-    let is_missing = |entry: &&Entry| {
-        let is_kept = entry.spec.keep && !entry.is_removed && entry.failure.is_none();
-        is_kept && entry.loaded.is_none() && !entry.is_parked && entry.retry_at <= now
-    };
-    if let Some(entry) = state.entries.iter().find(is_missing) {
+    if let Some(entry) = state.entries.iter().find(|entry| entry.is_missing() && entry.retry_at <= now) {
         return Some(Task::Prepare(entry.id));
     }
     if let Some(entry) = state.entries.iter().find(|entry| entry.is_preloaded && !entry.is_removed) {

@@ -49,8 +49,8 @@ pub(super) struct State {
     pub(super) succession: Succession,
     /// Whether a request has come, or a text has ended, since the pool last decided about the next request.
     pub(super) may_anticipate: bool,
-    /// Whether the pool's thread decides or carries something out at the moment.
-    pub(super) is_working: bool,
+    /// Whether the pool's thread waits, and has found nothing to do since the last change of the state.
+    pub(super) is_at_rest: bool,
     /// How often the pool's thread has checked the machine's memory.
     pub(super) memory_checks: u64,
     next_id: Id,
@@ -125,6 +125,8 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     pub(super) rung: Rung,
     pub(super) engine: Option<Engine>,
+    /// This lock is held while the engine is started, because a model has only one engine.
+    pub(super) starting: Arc<Mutex<()>>,
     /// This lock is held while the attached value is made, so that the value is made only once.
     pub(super) making: Arc<Mutex<()>>,
     /// The value that an application keeps with the loaded model.
@@ -170,6 +172,12 @@ impl Entry {
         !self.is_removed && !self.is_parked && !self.is_dismissed && self.failure.is_none()
     }
 
+    /// Whether the model is kept loaded, but is not loaded yet.
+    pub(super) const fn is_missing(&self) -> bool {
+        let is_kept = self.spec.keep && !self.is_removed && self.failure.is_none();
+        is_kept && self.loaded.is_none() && !self.is_parked
+    }
+
     /// Whether a handle can be given now.
     pub(super) fn is_ready(&self) -> bool {
         let is_staying = !self.is_leaving && !self.must_leave && self.work == Work::None;
@@ -197,7 +205,12 @@ impl Shared {
 
     /// Changes the state, and wakes all threads that wait for a change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let changed = change(&mut self.lock());
+        let changed = {
+            let mut state = self.lock();
+            // The change may have made work for the pool's thread, which has not seen it yet.
+            state.is_at_rest = false;
+            change(&mut state)
+        };
         self.changed.notify_all();
         changed
     }

@@ -61,8 +61,9 @@ pub enum Residence {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Activity {
-    /// Whether the pool has done all that follows from past requests and past texts: no request waits, and what should
-    /// be loaded before the next one is loaded. Later it still reads the memory and unloads idle models.
+    /// Whether the pool has done all that follows from its specifications, from past requests and from past texts: no
+    /// request waits, and what should be loaded before the next one is loaded, or could not be. Later the pool still
+    /// reads the memory, during which it is not settled, and unloads idle models.
     pub is_settled: bool,
     /// How often the thread has checked the machine's memory. A check may move, unload and load models.
     pub memory_checks: u64,
@@ -71,7 +72,8 @@ pub struct Activity {
 impl Shared {
     pub(super) fn activity(&self) -> Activity {
         let state = self.lock();
-        let is_settled = state.waiters.is_empty() && !state.may_anticipate && !state.is_working;
+        let is_missing = state.entries.iter().any(Entry::is_missing);
+        let is_settled = state.is_at_rest && state.waiters.is_empty() && !is_missing;
         Activity { is_settled, memory_checks: state.memory_checks }
     }
 

@@ -8,7 +8,9 @@ use autoplace_pool::{Limits, Pool, Residence};
 use libtest_mimic::Failed;
 
 use crate::state;
-use crate::support::{Card, TEXT, builder, held_alone, kill, machine_without_room, request, spec, text, until};
+use crate::support::{
+    Card, TEXT, builder, held_alone, kill, machine_without_room, request, spec, text, until, workers,
+};
 
 /// Makes each load long enough to be worth hiding: the demo model is loaded in no time.
 const LOAD: Duration = Duration::from_millis(400);
@@ -94,13 +96,6 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     answered(&pool, "a")?;
     assert!(card.peak() <= card.total(), "{} of {}", card.peak(), card.total());
     Ok(())
-}
-
-/// The processes that this process has started.
-fn workers() -> Vec<u32> {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
 pub(crate) fn killed() -> Result<(), Failed> {

@@ -28,15 +28,17 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 21] = [
+    let tests: [(&str, Test); 24] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
         ("a_model_shrinks_in_the_middle_of_its_text_and_the_text_stays_the_same", shrinks),
         ("a_model_that_cannot_be_loaded_is_an_error_for_those_who_asked_alone", failed),
         ("a_worker_that_is_killed_takes_nobody_with_it_and_is_replaced", killed),
+        ("a_worker_that_is_killed_while_it_loads_for_a_request_is_replaced", killed_while_it_loads),
         ("memory_that_another_program_takes_is_made_free_and_the_model_comes_back", pressure),
         ("an_idle_model_is_unloaded_and_a_kept_one_is_not", idle),
+        ("a_pool_is_settled_once_it_has_loaded_what_it_should_without_a_request", settled),
         ("a_request_that_waits_too_long_or_for_a_pool_that_ends_is_an_error", waiting),
         ("specifications_can_be_replaced_while_a_text_runs", replaced),
         ("a_conversation_goes_on_from_its_store_after_an_unload_and_a_reload", stored),
@@ -46,6 +48,7 @@ fn main() {
         ("a_worker_that_is_killed_while_it_loads_in_advance_is_replaced", anticipates::killed),
         ("texts_of_a_model_for_several_at_once_are_those_of_the_model_alone", several::run_together),
         ("a_model_for_several_texts_gets_fewer_places_beside_one_in_use", several::fewer_places),
+        ("all_handles_of_a_model_get_one_engine_even_if_they_ask_at_the_same_time", several::one_engine),
         ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
         ("a_pool_looks_at_what_others_lack_only_with_something_to_give", neighbours::looks_only_with_something_to_give),
         ("two_pools_that_ask_each_other_never_wait_for_ever", neighbours::both_ask),
@@ -226,6 +229,25 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
+fn killed_while_it_loads() -> Result<(), Failed> {
+    let card = Card::new(64 << 20);
+    let pool = builder(&[&card]).model(spec("a")).start()?;
+    // The first load finds everything else ready: the ladder, and the text of the model alone.
+    assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
+    for _ in 0..5 {
+        assert!(pool.unload("a")?);
+        until(|| pool.activity().is_settled && support::workers().is_empty());
+        let wanted = pool.get("a");
+        until(|| {
+            let workers = support::workers();
+            workers.iter().copied().for_each(support::kill);
+            !workers.is_empty()
+        });
+        assert_eq!(text(&wanted.wait()?)?, TEXT.as_str());
+    }
+    Ok(())
+}
+
 fn pressure() -> Result<(), Failed> {
     let whole = held_alone();
     let total = whole * 5 / 4;
@@ -264,6 +286,20 @@ fn idle() -> Result<(), Failed> {
     until(|| state(&pool, "a") == Residence::Unloaded);
     assert_eq!(state(&pool, "b"), Residence::Loaded);
     assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
+    Ok(())
+}
+
+fn settled() -> Result<(), Failed> {
+    let card = Card::new(64 << 20);
+    let pool = builder(&[&card]).model(spec("a").preload(true)).model(spec("b").keep(true)).start()?;
+    until(|| pool.activity().is_settled);
+    assert_eq!((state(&pool, "a"), state(&pool, "b")), (Residence::Loaded, Residence::Loaded));
+    assert!(pool.unload("a")?);
+    until(|| pool.activity().is_settled);
+    assert_eq!(state(&pool, "a"), Residence::Unloaded);
+    pool.set_models(vec![spec("b").keep(true), spec("c").preload(true)], Limits::default())?;
+    until(|| pool.activity().is_settled);
+    assert_eq!(state(&pool, "c"), Residence::Loaded);
     Ok(())
 }
 

@@ -87,11 +87,16 @@ pub(crate) fn looks_only_with_something_to_give() -> Result<(), Failed> {
     let left = folder.join("lacking/1-0.json");
     let leave = || std::fs::create_dir_all(folder.join("lacking")).and_then(|()| std::fs::write(&left, "{}"));
     let card = Card::new(64 << 20);
-    let pool = pool(&card, &Leases::in_dir(&folder), "a")?;
+    let builder = builder(&[&card]).leases(Leases::in_dir(&folder)).look_every(Duration::from_millis(100));
+    let pool = builder.model(spec("a")).model(spec("b")).start()?;
     let held = pool.get("a").wait()?;
+    drop(pool.get("b").wait()?);
     leave()?;
-    // A model is given only if it was idle for a second.
-    thread::sleep(Duration::from_millis(1100));
+    // A model is given only if it was idle for a second. Once `b` may be given, the use of `a` began longer ago.
+    until(|| !left.exists());
+    pool.unload("b")?;
+    until(|| pool.status()[1].residence == Residence::Unloaded);
+    leave()?;
     looked(&pool);
     assert!(left.exists(), "the model is in use");
     drop(held);

@@ -1,5 +1,8 @@
 //! Random rounds: models, cards, requests from several threads, other programs, and killed workers.
 
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,25 +27,41 @@ pub(crate) fn thousand() -> Result<(), Failed> {
 
 fn run(rounds: std::ops::Range<u64>) -> Result<(), Failed> {
     let whole = held_alone();
-    let (mut texts, mut errors, mut longest) = (0, 0, 0);
+    let (mut texts, mut longest) = (0, 0);
+    let mut errors = Errors::new();
     for number in rounds {
         let (written, refused, waited) = round(number, whole).map_err(|fault| format!("round {number}: {fault}"))?;
         texts += written;
-        errors += refused;
+        refused.into_iter().for_each(|(kind, count)| *errors.entry(kind).or_default() += count);
         longest = longest.max(waited);
-        if number % 50 == 49 {
-            println!(
-                "up to round {number}: {texts} texts, {errors} typed errors, the longest wait {} s",
-                longest / 1000
-            );
+        if number % 10 == 9 {
+            println!("up to round {number}: {texts} texts, the longest wait {} s, errors {errors:?}", longest / 1000);
         }
     }
-    println!("{texts} texts, {errors} typed errors, the longest wait for a model {} s", longest / 1000);
-    if texts < errors { Err(format!("{texts} texts, {errors} errors").into()) } else { Ok(()) }
+    println!("{texts} texts, the longest wait for a model {} s, errors {errors:?}", longest / 1000);
+    let refused: u32 = errors.values().sum();
+    if texts < refused { Err(format!("{texts} texts, {refused} errors").into()) } else { Ok(()) }
 }
 
-/// One round: three to six models on one to three cards, and fifty requests.
-fn round(number: u64, whole: u64) -> Result<(u32, u32, u64), String> {
+/// The number of errors of each kind.
+type Errors = BTreeMap<String, u32>;
+
+/// The name of an error's variant.
+fn variant(error: &impl Debug) -> String {
+    format!("{error:?}").chars().take_while(|letter| letter.is_alphanumeric()).collect()
+}
+
+/// The variant of a pool's error, and of the error of the load.
+fn kind(error: &Error) -> String {
+    match error {
+        Error::Load { source, .. } => format!("Load: {}", variant(source)),
+        error => variant(error),
+    }
+}
+
+/// One round: three to six models on one to three cards, and fifty requests. Returns the number of texts, the errors,
+/// and the longest wait for a model in milliseconds.
+fn round(number: u64, whole: u64) -> Result<(u32, Errors, u64), String> {
     let mut dice = Dice::new(number);
     let count = dice.one_of(&[1, 1, 1, 2, 3]);
     let cards: Vec<Card> = (0..count).map(|_| Card::new(dice.share(whole, 60, 220))).collect();
@@ -62,13 +81,14 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32, u64), String> {
         pool = pool.model(model.keep(dice.percent(10)).priority(dice.one_of(&[1.0, 1.0, 4.0])));
     }
     let pool = pool.start().map_err(|error| error.to_string())?;
-    let (written, refused, longest) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
+    let (written, refused, longest) = (AtomicU32::new(0), Mutex::new(Errors::new()), AtomicU64::new(0));
+    let refuse = |kind: String| *refused.lock().unwrap().entry(kind).or_default() += 1;
     let seeds: Vec<u64> = (0..5).map(|thread| number * 100 + thread).collect();
     let outcome = thread::scope(|scope| {
         let users: Vec<_> = seeds
             .iter()
             .map(|&seed| {
-                let (pool, written, refused, longest, cards) = (&pool, &written, &refused, &longest, &cards);
+                let (pool, written, refuse, longest, cards) = (&pool, &written, &refuse, &longest, &cards);
                 scope.spawn(move || -> Result<(), String> {
                     let mut dice = Dice::new(seed);
                     for _ in 0..10 {
@@ -87,8 +107,8 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32, u64), String> {
                         longest.fetch_max(asked.elapsed().as_millis() as u64, Ordering::Relaxed);
                         let handle = match handle {
                             Ok(handle) => handle,
-                            Err(Error::Load { .. } | Error::NoRoom { .. } | Error::TimedOut { .. }) => {
-                                refused.fetch_add(1, Ordering::Relaxed);
+                            Err(error @ (Error::Load { .. } | Error::NoRoom { .. } | Error::TimedOut { .. })) => {
+                                refuse(kind(&error));
                                 continue;
                             }
                             Err(error) => return Err(error.to_string()),
@@ -106,7 +126,7 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32, u64), String> {
                         match answer {
                             Ok((answer, _)) if answer == *TEXT => drop(written.fetch_add(1, Ordering::Relaxed)),
                             Ok((answer, _)) => return Err(format!("{answer:?} instead of {:?}", *TEXT)),
-                            Err(_) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                            Err(error) => refuse(format!("text: {}", variant(&error))),
                         }
                     }
                     Ok(())
@@ -131,5 +151,5 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32, u64), String> {
     if longest > 2 * 120_000 {
         return Err(format!("a request waited {} s", longest / 1000));
     }
-    Ok((written.into_inner(), refused.into_inner(), longest))
+    Ok((written.into_inner(), refused.into_inner().unwrap(), longest))
 }

@@ -1,13 +1,16 @@
 //! Models for several texts at once: their texts run together, and a model gets fewer places where memory is short.
 
-use autoplace::Model;
-use autoplace::generate::Engine;
+use std::sync::Barrier;
+use std::thread;
+
+use autoplace::generate::{self, Engine};
 use autoplace::plan::{GpuLayers, Request};
-use autoplace_pool::{ModelHandle, ModelSpec};
+use autoplace::{Isolation, Model};
+use autoplace_pool::{ModelHandle, ModelSpec, PoolBuilder};
 use libtest_mimic::Failed;
 use test_support::demo_path;
 
-use crate::support::{Card, PROMPT, TOKENS, alone, builder, request, spec};
+use crate::support::{Card, PROMPT, TEXT, TOKENS, alone, builder, request, spec, until};
 
 /// Tokens of context of each text. With this many, a place for one more text takes a considerable part of the card.
 const EACH: u32 = 2048;
@@ -52,6 +55,38 @@ pub(crate) fn run_together() -> Result<(), Failed> {
     eight_texts(&handle)?;
     let status = pool.status().remove(0);
     assert_eq!((status.in_use, status.n_ctx), (1, Some(EACH)));
+    Ok(())
+}
+
+/// Many handles ask for the engine at the same time, right after the load, and all get the same one.
+pub(crate) fn one_engine() -> Result<(), Failed> {
+    let card = Card::new(256 << 20);
+    for isolation in [None, Some(Isolation::None)] {
+        let pool = isolation.into_iter().fold(builder(&[&card]), PoolBuilder::isolation).model(several("a")).start()?;
+        for _ in 0..5 {
+            let handle = pool.get("a").wait()?;
+            let begin = Barrier::new(8);
+            let outcomes: Vec<Result<String, generate::Error>> = thread::scope(|scope| {
+                let asked = |handle: ModelHandle| {
+                    let begin = &begin;
+                    scope.spawn(move || {
+                        begin.wait();
+                        let engine = handle.engine()?;
+                        let stream = engine.submit(handle.generate(PROMPT).temp(0.0).max_tokens(TOKENS))?;
+                        Ok(stream.into_text()?.0)
+                    })
+                };
+                let users: Vec<_> = (0..8).map(|_| asked(handle.clone())).collect();
+                users.into_iter().map(|user| user.join().expect("no panic")).collect()
+            });
+            for outcome in outcomes {
+                assert_eq!(outcome?, *TEXT);
+            }
+            drop(handle);
+            assert!(pool.unload("a")?);
+            until(|| pool.activity().is_settled);
+        }
+    }
     Ok(())
 }
 

@@ -135,6 +135,13 @@ pub(crate) fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The processes that this one has started.
+pub(crate) fn workers() -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()).collect()
+}
+
 /// Kills a process, unless it has ended already.
 #[cfg(unix)]
 pub(crate) fn kill(process: u32) {

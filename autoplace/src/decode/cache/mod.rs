@@ -5,6 +5,7 @@ mod prepare;
 use llama_sys::{Context, Position, SeqId, Token};
 
 use self::prepare::Preparation;
+pub(crate) use self::prepare::Prepared;
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::{Lent, Room};
 use super::error::Error;
@@ -28,7 +29,7 @@ pub(crate) struct Cache {
     pub(crate) stored: Option<Stored>,
     /// Whether the last step stored a part of an idle sequence and further parts remain to be stored.
     is_storing: bool,
-    /// What is done for the text that joins next.
+    /// What is done for a text before it joins.
     preparation: Option<Preparation>,
     /// Whether a part of a waiting text was restored since the last step.
     has_restored: bool,
@@ -128,15 +129,16 @@ impl Cache {
     /// Finds a sequence for a prompt. On return, the sequence holds the beginning of the prompt, or nothing.
     ///
     /// Sequences that were computed with other adapters are not reused. Without `reuse`, the sequence is empty, and the
-    /// text is computed like the first text of a context.
+    /// text is computed like the first text of a context. Unless the text was [prepared](Self::prepare), its stored
+    /// beginning is restored here, at once.
     pub(crate) fn place(
         &mut self,
         lent: &mut Lent,
         running: &Running<'_>,
         prompt: Prefix<'_>,
         reuse: bool,
+        prepared: Option<Prepared>,
     ) -> Result<Place, Error> {
-        let prepared = self.take_ended();
         let free = self.free(lent, running)?;
         let Lent { context, room, .. } = lent;
         let is_alone = running.is_empty();
@@ -153,9 +155,7 @@ impl Cache {
             (None, 0)
         };
         let shared = donor.map_or(0, |donor| donor.shared);
-        // The store may hold more of the text since a sequence was prepared for it.
-        let is_prepared = donor.is_some_and(|donor| prepared.is_some_and(|(seq, _)| seq == donor.seq));
-        let restored = match reuse && !is_prepared {
+        let restored = match reuse && prepared.is_none() {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };
@@ -165,6 +165,7 @@ impl Cache {
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
             (None, Some(donor)) => {
+                let prepared = prepared.and_then(|prepared| prepared.sequence);
                 let prepared = prepared.filter(|(seq, _)| *seq == donor.seq).map(|(_, restored)| restored);
                 self.take_over(context, free, (donor, prepared), prompt, is_alone)?
             }
@@ -214,7 +215,7 @@ impl Cache {
         Ok(place)
     }
 
-    /// An empty sequence without a text, or the least recently used idle sequence. A context of unknown content is
+    /// An empty sequence without a text, or the idle sequence that is displaced first. A context of unknown content is
     /// cleared first.
     fn free(&mut self, Lent { context, room, .. }: &mut Lent, running: &Running<'_>) -> Result<SeqId, Error> {
         if self.stale {
@@ -223,8 +224,15 @@ impl Cache {
         }
         let mut free = (0..room.sequences as SeqId).filter(|seq| !running.iter().any(|(running, _)| running == seq));
         let empty = free.find(|seq| !self.is_idle(*seq));
-        let free = empty.or_else(|| self.idle.first().map(|idle| idle.seq));
+        let free = empty.or_else(|| self.displaced_next().map(|idle| idle.seq));
         free.ok_or(Error::SequencesBusy { n_seq_max: room.sequences })
+    }
+
+    /// The idle sequence that is displaced first: the least recently used one. A sequence that is being restored for a
+    /// waiting text is the last.
+    fn displaced_next(&self) -> Option<&Remembered> {
+        let incomplete = self.incomplete();
+        self.idle.iter().find(|idle| Some(idle.seq) != incomplete).or(self.idle.first())
     }
 
     fn is_idle(&self, seq: SeqId) -> bool {
@@ -242,7 +250,8 @@ impl Cache {
         free: SeqId,
         has_room: bool,
     ) -> Result<(Option<Donor>, usize), Error> {
-        let complete = self.idle.iter().filter(|sequence| !self.is_incomplete(sequence.seq));
+        let incomplete = self.incomplete();
+        let complete = self.idle.iter().filter(|sequence| Some(sequence.seq) != incomplete);
         let idle = complete.map(|sequence| (sequence.seq, sequence.prefix(), true));
         let others = running.iter().map(|&(seq, held)| (seq, held, false));
         let of_set = idle.chain(others).filter(|(_, held, _)| held.scales == prompt.scales);
@@ -321,7 +330,7 @@ impl Cache {
     /// tokens. `is_alone` is true if no text waits for its next token meanwhile.
     pub(crate) fn make_room(&mut self, context: &mut Context, tokens: usize, is_alone: bool) -> Result<(), Error> {
         while self.len() > tokens
-            && let Some(idle) = self.idle.first()
+            && let Some(idle) = self.displaced_next()
         {
             self.forget(context, idle.seq, is_alone)?;
         }
@@ -388,9 +397,8 @@ impl Cache {
     /// Whether the next text would displace a sequence that is still being stored. The sequence is stored between the
     /// steps of the `running` running texts.
     pub(crate) fn is_storing_next(&self, room: Room, running: usize) -> bool {
-        // A text whose sequence is already prepared displaces none.
-        let is_displaced = running > 0 && running + self.idle.len() >= room.sequences && !self.has_prepared();
-        self.is_storing && is_displaced && self.idle.first().is_some_and(|idle| !idle.is_stored)
+        let is_displaced = running > 0 && running + self.idle.len() >= room.sequences;
+        self.is_storing && is_displaced && self.displaced_next().is_some_and(|idle| !idle.is_stored)
     }
 
     /// Stores the sequence that the next text will displace. If a running text waits for its next token, only as much

@@ -1,7 +1,10 @@
 //! The stored beginning of a text that waits in an engine is restored in parts, between the steps of running texts.
 //!
 //! The beginning becomes an idle sequence, which the text then takes over like any other. So the text joins only when
-//! the sequence is complete, and the running texts wait a few milliseconds for each part.
+//! the sequence is complete, and the running texts wait a few milliseconds for each part. One text is prepared at a
+//! time. Its sequence is displaced last.
+
+use std::time::Duration;
 
 use llama_sys::{Context, SeqId};
 
@@ -10,9 +13,13 @@ use crate::decode::context::Lent;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
 use crate::decode::prefix::Prefix;
-use crate::decode::stored::{Bringing, MAX_SEARCHES, Restored, Stored};
+use crate::decode::stored::{Bringing, MAX_SEARCHES, Read, Restored, Stored};
 use crate::load::Remembered;
 use crate::store::{Brought, Found};
+
+/// If no text is running, an engine waits this long for pieces from the folder, before it looks whether there is
+/// something else to do.
+const WAIT: Duration = Duration::from_millis(20);
 
 /// What is done for a waiting text before it joins.
 #[derive(Debug)]
@@ -27,80 +34,79 @@ enum Stage {
     Bringing(Bringing, usize),
     /// The idle sequence `seq` has its cells, and only a part of its rows.
     Restoring { seq: SeqId, restored: Restored },
-    /// The idle sequence is complete, or there is none.
-    Ended(Option<(SeqId, Restored)>),
+}
+
+/// A text may join: the store has been searched for its beginning.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// The idle sequence into which the beginning was restored, if one was found.
+    pub(super) sequence: Option<(SeqId, Restored)>,
 }
 
 impl Cache {
-    /// Prepares the text `of`, which waits for its place and would be restored from the prompt store. Returns whether
-    /// it may join now. `is_awaited` says whether a running text waits for its next token; if none does, everything
-    /// that is left is done at once, or by [`place`](Self::place).
+    /// Prepares the text `of`, which waits for its place, and searches the prompt store for its beginning. `None` if
+    /// the text must wait. `is_awaited` says whether a running text waits for its next token; if none does, everything
+    /// is restored at once.
     pub(crate) fn prepare(
         &mut self,
         lent: &mut Lent,
         running: &Running<'_>,
         (of, prompt): (SequenceId, Prefix<'_>),
         is_awaited: bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<Prepared>, Error> {
         if self.stored.is_none() {
-            return Ok(true);
+            return Ok(Some(Prepared::default()));
         }
-        if self.prepares_for().is_some_and(|before| before != of) && self.needs_nothing(lent, running, prompt)? {
-            // What is prepared for another text goes on after this text has joined.
-            return Ok(true);
-        }
-        let mut preparation = self.preparation.take();
-        if let Some(Preparation { of: before, stage: Stage::Restoring { seq, restored } }) = preparation {
-            // Another text's beginning is completed, too, because the text will come.
-            if self.restore_part(lent, seq, !is_awaited) {
-                self.preparation = Some(Preparation { of: before, stage: Stage::Restoring { seq, restored } });
-                return Ok(false);
-            }
-            let is_there = self.is_idle(seq);
-            preparation = Some(Preparation { of: before, stage: Stage::Ended(is_there.then_some((seq, restored))) });
-        }
-        let stage = match preparation {
-            Some(Preparation { of: before, stage: Stage::Ended(ended) }) if before == of => Stage::Ended(ended),
-            Some(Preparation { of: before, stage: Stage::Bringing(bringing, searches) }) if before == of => {
-                if is_awaited && !bringing.is_finished() {
-                    Stage::Bringing(bringing, searches)
-                } else {
-                    match bringing.end() {
-                        Some(brought) => self.begin(lent, running, prompt, brought)?,
-                        None if is_awaited => self.first_stage(lent, running, prompt, searches)?,
-                        None => Stage::Ended(None),
+        let stage = match self.preparation.take_if(|preparation| preparation.of == of) {
+            Some(Preparation { stage: Stage::Bringing(mut bringing, searches), .. }) => {
+                let wait = if running.is_empty() { WAIT } else { Duration::ZERO };
+                match bringing.wait(wait) {
+                    Read::NotYet => Some(Stage::Bringing(bringing, searches)),
+                    Read::All(found, brought) => self.begin(lent, running, prompt, (found, brought))?,
+                    Read::Damaged => self.first_stage(lent, running, prompt, searches)?,
+                    Read::TooLate => {
+                        if let Some(stored) = &mut self.stored {
+                            stored.leave_bringing(bringing);
+                        }
+                        None
                     }
                 }
             }
-            other => {
-                if let (Some(stored), Some(Stage::Bringing(bringing, _))) = (&mut self.stored, other.map(|it| it.stage))
-                {
-                    stored.leave_bringing(bringing);
+            Some(Preparation { stage: Stage::Restoring { seq, restored }, .. }) => {
+                if !self.restore_part(lent, seq, !is_awaited) {
+                    return Ok(Some(self.prepared(seq, restored)));
                 }
-                if !is_awaited {
-                    return Ok(true);
-                }
-                self.first_stage(lent, running, prompt, 0)?
+                Some(Stage::Restoring { seq, restored })
             }
+            // Another text is being prepared. If this one needs nothing from the store, it overtakes the other.
+            None if self.preparation.is_some() => {
+                return Ok((!self.is_in_store(lent, running, prompt)?).then(Prepared::default));
+            }
+            None => self.first_stage(lent, running, prompt, 0)?,
         };
-        let stage = match stage {
-            Stage::Restoring { seq, restored } if !is_awaited => {
+        match stage {
+            None => Ok(Some(Prepared::default())),
+            Some(Stage::Restoring { seq, restored }) if !is_awaited => {
                 self.restore_part(lent, seq, true);
-                Stage::Ended(self.is_idle(seq).then_some((seq, restored)))
+                Ok(Some(self.prepared(seq, restored)))
             }
-            stage => stage,
-        };
-        let is_ready = matches!(stage, Stage::Ended(_));
-        self.preparation = Some(Preparation { of, stage });
-        Ok(is_ready)
+            Some(stage) => {
+                self.preparation = Some(Preparation { of, stage });
+                Ok(None)
+            }
+        }
     }
 
-    /// Whether a text gets an empty sequence and nothing from the store.
-    fn needs_nothing(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<bool, Error> {
+    /// The sequence that was prepared, if it is still there.
+    fn prepared(&self, seq: SeqId, restored: Restored) -> Prepared {
+        Prepared { sequence: self.is_idle(seq).then_some((seq, restored)) }
+    }
+
+    /// Whether a beginning of a prompt would be restored from the store.
+    fn is_in_store(&mut self, lent: &mut Lent, running: &Running<'_>, prompt: Prefix<'_>) -> Result<bool, Error> {
         let free = self.free(lent, running)?;
         let held = self.held(lent, running, prompt, free)?;
-        let needs = |stored: &mut Stored| stored.find(prompt, held).is_some();
-        Ok(!self.is_idle(free) && !self.stored.as_mut().is_some_and(needs))
+        Ok(self.stored.as_mut().is_some_and(|stored| stored.find(prompt, held).is_some()))
     }
 
     /// The number of tokens of a prompt that the context holds, so that a new text can reuse them.
@@ -109,50 +115,48 @@ impl Cache {
         Ok(donor.map_or(0, |donor| donor.shared))
     }
 
-    /// After a damaged piece, another search finds what is left before it. `searches` is the number of earlier
-    /// searches.
+    /// Searches for a beginning, and begins to bring or to restore it. `None` if there is none. After a damaged piece,
+    /// another search finds what is left before it. `searches` is the number of earlier searches.
     fn first_stage(
         &mut self,
         lent: &mut Lent,
         running: &Running<'_>,
         prompt: Prefix<'_>,
         searches: usize,
-    ) -> Result<Stage, Error> {
+    ) -> Result<Option<Stage>, Error> {
         let free = self.free(lent, running)?;
         let held = self.held(lent, running, prompt, free)?;
-        let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
+        let Some(stored) = &mut self.stored else { return Ok(None) };
         for search in searches + 1..=MAX_SEARCHES {
             let Some(found) = stored.find(prompt, held) else { break };
-            if let Some(bringing) = stored.start_bringing(&found) {
-                return Ok(Stage::Bringing(bringing, search));
+            if found.is_in_folder() {
+                return Ok(stored.start_bringing(found).map(|bringing| Stage::Bringing(bringing, search)));
             }
             if let Some(brought) = stored.bring(&found) {
                 return self.begin(lent, running, prompt, (found, brought));
             }
         }
-        Ok(Stage::Ended(None))
+        Ok(None)
     }
 
-    /// Gives a beginning its cells, in the sequence that a new text would get.
+    /// Gives a beginning its cells, in the sequence that a new text would get. `None` if the context refuses it.
     fn begin(
         &mut self,
         lent: &mut Lent,
         running: &Running<'_>,
         prompt: Prefix<'_>,
         brought: (Found, Brought),
-    ) -> Result<Stage, Error> {
+    ) -> Result<Option<Stage>, Error> {
         let seq = self.free(lent, running)?;
         let known = prompt.first(brought.0.tokens);
         let Lent { context, room, .. } = lent;
-        self.make_room_for(context, *room, running, (seq, known.tokens.len()), false)?;
-        let Some(stored) = &mut self.stored else { return Ok(Stage::Ended(None)) };
+        self.make_room_for(context, *room, running, (seq, known.tokens.len()), running.is_empty())?;
         self.has_restored = true;
-        let Some(restored) = stored.begin_restore(context, seq, brought, known.end()) else {
-            return Ok(Stage::Ended(None));
-        };
+        let begin = |stored: &mut Stored| stored.begin_restore(context, seq, brought, known.end());
+        let Some(restored) = self.stored.as_mut().and_then(begin) else { return Ok(None) };
         let (scales, tokens, marks) = (known.scales.clone(), known.tokens.to_vec(), known.marks.clone());
         self.idle.push(Remembered { seq, scales, tokens, marks, is_stored: true });
-        Ok(Stage::Restoring { seq, restored })
+        Ok(Some(Stage::Restoring { seq, restored }))
     }
 
     /// Writes the next rows of an idle sequence; with `is_last`, all that are left. Returns whether rows are left.
@@ -171,62 +175,34 @@ impl Cache {
         }
     }
 
-    /// Takes the sequence that was prepared, because its text joins now. If this text is suspended and waits again, it
-    /// is prepared again.
-    pub(super) fn take_ended(&mut self) -> Option<(SeqId, Restored)> {
-        let ended = self.preparation.take_if(|preparation| matches!(preparation.stage, Stage::Ended(_)))?;
-        match ended.stage {
-            Stage::Ended(prepared) => prepared,
-            Stage::Bringing(..) | Stage::Restoring { .. } => None,
-        }
-    }
-
-    /// Whether a sequence is being restored in parts.
-    pub(super) fn is_restoring(&self) -> bool {
-        matches!(self.preparation, Some(Preparation { stage: Stage::Restoring { .. }, .. }))
-    }
-
-    /// Whether an idle sequence waits for the next text.
-    pub(super) fn has_prepared(&self) -> bool {
-        matches!(self.preparation, Some(Preparation { stage: Stage::Ended(Some(_)), .. })) || self.is_restoring()
-    }
-
-    /// Whether an idle sequence has only a part of its rows.
-    pub(crate) fn is_incomplete(&self, seq: SeqId) -> bool {
-        matches!(self.preparation, Some(Preparation { stage: Stage::Restoring { seq: of, .. }, .. }) if of == seq)
-    }
-
-    /// Records that a sequence is about to be removed.
-    pub(super) fn leave_preparation(&mut self, seq: SeqId) {
-        let stage = self.preparation.as_ref().map(|preparation| &preparation.stage);
-        let (Some(Stage::Restoring { seq: of, .. }) | Some(Stage::Ended(Some((of, _))))) = stage else { return };
-        if *of == seq {
-            let is_incomplete = self.is_incomplete(seq);
-            // The text is prepared anew.
-            self.preparation = None;
-            if let Some(stored) = self.stored.as_mut().filter(|_| is_incomplete) {
-                stored.stop_restoring();
-            }
-        }
-    }
-
-    /// The text for which something was prepared.
+    /// The text that is being prepared.
     pub(crate) fn prepares_for(&self) -> Option<SequenceId> {
         self.preparation.as_ref().map(|preparation| preparation.of)
     }
 
-    /// Leaves what was prepared for a text that no longer waits. A complete sequence stays, like any idle sequence.
-    pub(crate) fn leave_text(&mut self, context: &mut Context) {
-        match self.preparation.take() {
-            Some(Preparation { stage: Stage::Bringing(bringing, _), .. }) => {
-                if let Some(stored) = &mut self.stored {
-                    stored.leave_bringing(bringing);
-                }
-            }
-            other => {
-                self.preparation = other;
-                self.stop_preparing(context);
-            }
+    /// The idle sequence that has only a part of its rows.
+    pub(crate) fn incomplete(&self) -> Option<SeqId> {
+        match self.preparation {
+            Some(Preparation { stage: Stage::Restoring { seq, .. }, .. }) => Some(seq),
+            _ => None,
+        }
+    }
+
+    /// Whether this text, which has not joined yet, has a sequence.
+    pub(crate) fn keeps_place_for(&self, text: SequenceId) -> bool {
+        self.incomplete().is_some() && self.prepares_for() == Some(text)
+    }
+
+    /// Whether another text, which has not joined yet, has a sequence.
+    pub(crate) fn keeps_place_from(&self, text: SequenceId) -> bool {
+        self.incomplete().is_some() && self.prepares_for() != Some(text)
+    }
+
+    /// Records that a sequence is about to be removed. If it was prepared for a text, the text is prepared anew.
+    pub(super) fn leave_preparation(&mut self, seq: SeqId) {
+        if self.incomplete() == Some(seq) {
+            self.preparation = None;
+            self.stored.iter_mut().for_each(Stored::stop_restoring);
         }
     }
 
@@ -235,12 +211,20 @@ impl Cache {
         std::mem::take(&mut self.has_restored)
     }
 
-    /// Forgets a sequence that is not complete, because nobody continues to restore it.
-    pub(super) fn stop_preparing(&mut self, context: &mut Context) {
-        if let Some(Preparation { stage: Stage::Restoring { seq, .. }, .. }) = self.preparation {
-            // After a failure, the context no longer works, and its content is not used again.
-            let _ = self.forget(context, seq, true);
+    /// Leaves what was prepared, because the text no longer waits, or the context is about to end.
+    pub(crate) fn stop_preparing(&mut self, context: &mut Context) {
+        match self.preparation.take() {
+            Some(Preparation { stage: Stage::Bringing(bringing, _), .. }) => {
+                if let Some(stored) = &mut self.stored {
+                    stored.leave_bringing(bringing);
+                }
+            }
+            Some(Preparation { stage: Stage::Restoring { seq, .. }, .. }) => {
+                self.stored.iter_mut().for_each(Stored::stop_restoring);
+                // After a failure, the context no longer works, and its content is not used again.
+                let _ = self.forget(context, seq, true);
+            }
+            None => {}
         }
-        self.preparation = None;
     }
 }

@@ -12,8 +12,8 @@ use crate::decode::error::Error;
 /// A constraint on a text, for [`GenerateRequest::constraint`](crate::generate::GenerateRequest::constraint).
 ///
 /// Creating a constraint is cheap. If a constraint cannot be enforced, the generation fails when it begins. Constraints
-/// may come from untrusted sources: a constraint that would need too much time or memory is refused with an error. No
-/// constraint allows a control token.
+/// may come from untrusted sources: a constraint that would need too much time or memory is refused with an error. Only
+/// [`text_or_calls`](Self::text_or_calls) allows control tokens.
 ///
 /// ```
 /// use autoplace::generate::Constraint;

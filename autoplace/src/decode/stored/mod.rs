@@ -5,15 +5,15 @@
 //! into a sequence, if that takes less time than computing it. No failure here fails a text: the tokens of a piece that
 //! cannot be written or read are computed again.
 
+mod bringing;
 mod restore;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use llama_sys::{Context, Position, SeqId, State, StateRows};
 
-pub(crate) use self::restore::Bringing;
+pub(crate) use self::bringing::{Bringing, Read};
 use self::restore::Restoring;
 
 use super::checkpoints;
@@ -98,7 +98,7 @@ pub(crate) struct Stored {
     /// Seconds to write a byte of rows into the context.
     seconds_per_write: Option<f64>,
     /// Threads whose pieces are no longer wanted.
-    ending: Vec<JoinHandle<Option<Brought>>>,
+    left: Vec<Bringing>,
 }
 
 /// An idle sequence that is being stored, step by step.
@@ -175,7 +175,7 @@ impl Stored {
             last_step: Duration::ZERO,
             restoring: None,
             seconds_per_write: None,
-            ending: Vec::new(),
+            left: Vec::new(),
         }
     }
 
@@ -274,7 +274,7 @@ impl Stored {
 
     /// Brings the pieces of a beginning into memory; `None` if one of them is damaged or gone.
     pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
-        self.of.store.bring(found, || true)
+        self.of.store.bring(found)
     }
 
     /// Forgets a beginning that is of no use.

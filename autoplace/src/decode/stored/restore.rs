@@ -1,17 +1,14 @@
 //! A stored beginning of a text gets into a sequence: at once, or in parts between the steps of running texts.
 //!
-//! A sequence first gets its cells and its rest, and then its rows, which can wait. Pieces that lie in the folder are
-//! read by a thread, so that no running text waits for a disk.
+//! A sequence first gets its cells and its rest, and then its rows, which can wait.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use llama_sys::{Context, Position, RowPiece, RowShape, SeqId};
 
 use super::{AT_ONCE, AT_ONCE_LIMITS, Restored, Stored};
-use crate::store::{Brought, Found, PromptStore, smoothed};
+use crate::store::{Brought, Found, smoothed};
 
 /// Seconds for which running texts wait between two steps while rows are written. This is longer than the time for
 /// copying into the store, because here another text waits too.
@@ -32,74 +29,7 @@ pub(super) struct Restoring {
     took: Duration,
 }
 
-/// Pieces of a beginning that a thread reads from the folder.
-#[derive(Debug)]
-pub(crate) struct Bringing {
-    found: Found,
-    is_wanted: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Option<Brought>>>,
-}
-
-impl Bringing {
-    /// `None` if the system refuses a thread.
-    fn start(store: PromptStore, found: Found) -> Option<Self> {
-        let is_wanted = Arc::new(AtomicBool::new(true));
-        let (of, goes_on) = (found.clone(), Arc::clone(&is_wanted));
-        let read = move || {
-            let goes_on = || goes_on.load(Ordering::Relaxed);
-            // Pieces that nobody wants any more do not stay in memory until the thread is joined.
-            store.bring(&of, goes_on).filter(|_| goes_on())
-        };
-        let thread = thread::Builder::new().name("autoplace-bring".to_owned()).spawn(read).ok()?;
-        Some(Self { found, is_wanted, thread: Some(thread) })
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    /// Lets the thread end after the piece that it reads.
-    fn leave(mut self) -> Option<JoinHandle<Option<Brought>>> {
-        self.is_wanted.store(false, Ordering::Relaxed);
-        self.thread.take()
-    }
-
-    /// Waits for the thread. `None` if a piece is damaged or gone.
-    pub(crate) fn end(mut self) -> Option<(Found, Brought)> {
-        let brought = self.thread.take()?.join().ok()??;
-        Some((std::mem::take(&mut self.found), brought))
-    }
-}
-
-impl Drop for Bringing {
-    fn drop(&mut self) {
-        self.is_wanted.store(false, Ordering::Relaxed);
-        // The thread holds the store, whose last holder waits for the files that are still to be written. That must not
-        // be a thread that ends with the process.
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
-    }
-}
-
 impl Stored {
-    /// Lets a thread read the pieces of a beginning. `None` if they are all in memory.
-    pub(crate) fn start_bringing(&self, found: &Found) -> Option<Bringing> {
-        let [_, in_folder] = found.bytes;
-        if in_folder == 0 { None } else { Bringing::start(self.of.store.clone(), found.clone()) }
-    }
-
-    /// Tells the reading thread to end, because its pieces are not wanted any more. Does not wait for its disk reads.
-    pub(crate) fn leave_bringing(&mut self, bringing: Bringing) {
-        self.ending.extend(bringing.leave());
-        self.drop_ended();
-    }
-
-    /// Drops the threads that have ended, and with them their pieces.
-    pub(super) fn drop_ended(&mut self) {
-        self.ending.retain(|thread| !thread.is_finished());
-    }
-
     /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
     /// the pieces, the sequence stays empty, the store forgets those of no other text, and the result is `None`.
     pub(crate) fn restore(
@@ -213,13 +143,6 @@ fn restored_at_once(seconds_per_write: Option<f64>, last_step: Duration) -> usiz
     let [least, most] = AT_ONCE_LIMITS;
     let bytes = seconds_per_write.map_or(AT_ONCE as f64 * longer, |per_byte| time / per_byte);
     bytes.clamp(least as f64, most as f64 * longer) as usize
-}
-
-impl Drop for Stored {
-    fn drop(&mut self) {
-        // As for `Bringing`.
-        self.ending.drain(..).for_each(|thread| drop(thread.join()));
-    }
 }
 
 impl Brought {

@@ -82,7 +82,12 @@ pub fn measure_rates(
         let scale = Scale::host((machine.host.available / 8).min(beyond_caches));
         let share = machine.host.share_of_time(threads);
         let scale = scale.for_share_of_time(share, threads);
-        jobs.push(Job::new(device, request, scale, (Some(threads), repacked), &mut machine.host.rates));
+        let mut job = Job::new(device, request, scale, (Some(threads), repacked), &mut machine.host.rates);
+        if share < 1.0 {
+            job.quota_threads = Some(threads);
+            job.within = job.within.map(|within| within.div_f64(share.max(MIN_SHARE)));
+        }
+        jobs.push(job);
     }
     let total = jobs.iter().map(|job| job.cases.len()).sum();
     let mut done = 0;
@@ -109,6 +114,8 @@ struct Job<'a> {
     within: Option<Duration>,
     /// For the host: the number of threads, and whether weights are rearranged.
     way: (Option<u32>, bool),
+    /// For a host with a CPU quota: the number of threads that the quota stops.
+    quota_threads: Option<u32>,
     /// The PCI address of the card, if NVIDIA's driver knows it.
     card: Option<PciId>,
     rates: &'a mut Option<MeasuredRates>,
@@ -139,7 +146,7 @@ impl<'a> Job<'a> {
             tracing::debug!(device = device.name(), "too little free memory for a measurement");
             cases.clear();
         }
-        Self { device, cases, scale, within: request.within, way, card: None, rates }
+        Self { device, cases, scale, within: request.within, way, quota_threads: None, card: None, rates }
     }
 
     fn run(
@@ -157,7 +164,7 @@ impl<'a> Job<'a> {
         (empty.threads, empty.repacked) = self.way;
         let mut rates = empty.clone();
         let mut bench = Bench::new(self.device, threads, self.way.1)?;
-        // Successive cases share their conditions until the system's counters have moved.
+        // Successive cases share one reading of the conditions until `JUDGED_TOGETHER` has passed.
         let (mut watch, mut watched_since) = (ConditionsWatch::begin(), Instant::now());
         let mut together = empty.clone();
         let last = self.cases.len() - 1;
@@ -168,6 +175,9 @@ impl<'a> Job<'a> {
             }
             if index == last || watched_since.elapsed() >= JUDGED_TOGETHER {
                 let mut conditions = watch.so_far();
+                if let Some(threads) = self.quota_threads {
+                    conditions = conditions.without_quota(threads);
+                }
                 self.add_card(&mut conditions, driver);
                 let judged = std::mem::replace(&mut together, empty.clone());
                 rates.merge(judged.taken_under(&conditions));
@@ -204,6 +214,10 @@ pub(super) const MIN_MODEL_BYTES: u64 = 64 << 20;
 
 /// No further case of a device begins after this time. A later load measures the cases that are left.
 pub(super) const WITHIN: Duration = Duration::from_millis(1200);
+
+/// Under a CPU quota, [`WITHIN`] is divided by the share of the time that the quota leaves, but not by less than this.
+/// A smaller quota would delay a load too long.
+const MIN_SHARE: f64 = 0.25;
 
 /// The limit that replaces [`WITHIN`] for a remote device, which first receives its data over the network.
 const REMOTE_WITHIN: Duration = Duration::from_secs(3);

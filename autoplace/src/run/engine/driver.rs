@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::order::{QueueEntry, may_join, too_many};
 use super::queue::{Queue, Text, Waiting};
-use crate::decode::cache::WORTH_A_COPY;
+use crate::decode::cache::{Prepared, WORTH_A_COPY};
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
 use crate::decode::sequence::Sequence;
@@ -59,7 +59,7 @@ impl Driver {
             self.step();
             return true;
         }
-        if closing.is_some() && !self.queue.has_waiting() {
+        if closing.is_some() && !self.queue.has_waiting(|_| true) {
             return false;
         }
         if is_preparing {
@@ -118,40 +118,46 @@ impl Driver {
         }
     }
 
-    /// Admits waiting texts in the order of their prompts. Returns whether the next one is still being prepared.
+    /// Admits waiting texts in the order of their prompts. Returns whether one of them is still being prepared.
     fn let_waiting_in(&mut self) -> bool {
         if let Some(session) = &mut self.session {
-            session.leave_unless(|text| self.queue.waits(text));
+            session.leave_unless(|text| self.queue.has_waiting(|waiting| waiting == text));
             self.queue.tell_waiting(&mut session.work.prompts);
         }
-        loop {
-            if let Some(session) = &mut self.session
-                && self.queue.has_waiting()
-            {
-                session.store_next();
-            }
-            let session = self.session.as_ref();
-            let rank = |id| session.map(|session| session.work.prompts.rank(id));
-            let joins = |next: &Waiting| {
-                session.is_none_or(|session| {
-                    may_join(session.room(), queue_entries(session), QueueEntry::new(&next.sequence))
-                        && !is_being_computed(session, next)
-                        && !session.is_storing_next()
-                })
-            };
-            let Some(next) = self.queue.take_first(rank, joins) else { return false };
-            if let Some(session) = &mut self.session
-                && (next.text.reuse || next.has_begun)
-                && !session.prepare(&next.sequence)
-            {
-                self.queue.put_back(next);
-                return true;
-            }
-            self.begin(next);
+        // The text that is being prepared comes first: others would wait for the same store.
+        let prepared = self.session.as_ref().and_then(|session| session.cache.prepares_for());
+        if let Some(prepared) = prepared {
+            self.admit(|text| text == prepared);
         }
+        // If it waits on, the others may overtake it.
+        let is_other = |text| Some(text) != prepared;
+        while self.admit(is_other) {}
+        self.session.as_ref().is_some_and(|session| session.cache.prepares_for().is_some())
     }
 
-    fn begin(&mut self, waiting: Waiting) {
+    /// Lets the first of these waiting texts join, or prepares it. Returns whether it has joined.
+    fn admit(&mut self, is_one: impl Fn(SequenceId) -> bool) -> bool {
+        let session = self.session.as_ref();
+        let rank = |id| session.map(|session| session.work.prompts.rank(id));
+        let joins = |next: &Waiting| session.is_none_or(|session| may_begin(session, next));
+        let Some(next) = self.queue.take_first(is_one, rank, joins) else { return false };
+        let mut prepared = None;
+        if let Some(session) = &mut self.session {
+            let mut may_join = session.store_next(next.text.id);
+            if may_join && (next.text.reuse || next.has_begun) {
+                prepared = session.prepare(&next.sequence);
+                may_join = prepared.is_some();
+            }
+            if !may_join {
+                self.queue.put_back(next);
+                return false;
+            }
+        }
+        self.begin(next, prepared);
+        true
+    }
+
+    fn begin(&mut self, waiting: Waiting, prepared: Option<Prepared>) {
         let Waiting { text, mut sequence, since, has_begun } = waiting;
         let session = match &mut self.session {
             Some(session) => session,
@@ -176,7 +182,7 @@ impl Driver {
             // The model was re-placed while the text waited, and the new context is smaller.
             Err(Error::ContextTooSmall { tokens: needs, context: each })
         } else {
-            session.join(sequence, text.reuse, has_begun)
+            session.join(sequence, text.reuse, has_begun, prepared)
         };
         if let Err(error) = joined {
             text.end(Err(error));
@@ -268,6 +274,13 @@ impl Driver {
 /// The queue entries of the running texts.
 fn queue_entries(session: &LocalSession) -> impl ExactSizeIterator<Item = QueueEntry> + Clone {
     session.sequences.iter().map(QueueEntry::new)
+}
+
+/// Whether there is room for a waiting text, and no reason to wait for another text.
+fn may_begin(session: &LocalSession, next: &Waiting) -> bool {
+    may_join(session.room(), queue_entries(session), QueueEntry::new(&next.sequence))
+        && session.has_sequence_for(next.text.id)
+        && !is_being_computed(session, next)
 }
 
 /// Whether a running text is computing a prefix that `next` could soon copy.

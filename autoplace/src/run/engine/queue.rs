@@ -145,12 +145,9 @@ impl Queue {
         self.notify.notify();
     }
 
-    pub(super) fn has_waiting(&self) -> bool {
-        !lock(&self.state).waiting.is_empty()
-    }
-
-    pub(super) fn waits(&self, text: SequenceId) -> bool {
-        lock(&self.state).waiting.iter().any(|waiting| waiting.text.id == text)
+    /// Whether one of these texts waits.
+    pub(super) fn has_waiting(&self, is_one: impl Fn(SequenceId) -> bool) -> bool {
+        lock(&self.state).waiting.iter().any(|waiting| is_one(waiting.text.id))
     }
 
     /// Adds the waiting texts that have not begun to `prompts`.
@@ -160,15 +157,17 @@ impl Queue {
         }
     }
 
-    /// Takes the text whose prompt has the first `rank`, if `may_join` admits it. Texts that have begun come before the
-    /// others, in the order of their arrival. Texts whose readers are behind stay.
+    /// Takes that of these texts whose prompt has the first `rank`, if `may_join` admits it. Texts that have begun come
+    /// before the others, in the order of their arrival. Texts whose readers are behind stay.
     pub(super) fn take_first(
         &self,
+        is_one: impl Fn(SequenceId) -> bool,
         rank: impl Fn(SequenceId) -> Option<Rank>,
         may_join: impl FnOnce(&Waiting) -> bool,
     ) -> Option<Waiting> {
         let mut state = lock(&self.state);
-        let ready = state.waiting.iter().enumerate().filter(|(_, waiting)| waiting.is_ready());
+        let ready =
+            state.waiting.iter().enumerate().filter(|(_, waiting)| waiting.is_ready() && is_one(waiting.text.id));
         let ranked = ready.map(|(at, waiting)| (at, (!waiting.has_begun).then(|| rank(waiting.text.id)).flatten()));
         let (first, _) = ranked.min_by(|(_, a), (_, b)| match (a, b) {
             (Some(a), Some(b)) => a.compare(b),

@@ -98,7 +98,7 @@ impl LocalSession {
         if !generated.is_empty() && forked.chooser.depends_on_logits() {
             return Err(Error::ChoicesLost { choices: generated.len() });
         }
-        self.join(forked, true, false)?;
+        self.join(forked, true, false, None)?;
         Ok(id)
     }
 }

@@ -5,12 +5,14 @@ mod depth;
 pub(crate) mod fork;
 mod replace;
 pub(crate) mod roll_back;
+#[cfg(test)]
+mod tests;
 
 use std::time::Instant;
 
 use llama_sys::{Context, Token};
 
-use crate::decode::cache::Cache;
+use crate::decode::cache::{Cache, Prepared};
 use crate::decode::checkpoints::CheckpointUse;
 use crate::decode::context::{Lent, Room};
 use crate::decode::error::Error;
@@ -110,7 +112,7 @@ impl LocalSession {
         let id = self.next_id();
         let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
         let sequence = Sequence::new(id, spec, &[], &self.model, &lent.vocab, capacity)?;
-        self.join(sequence, reuse, false)?;
+        self.join(sequence, reuse, false, None)?;
         Ok(id)
     }
 
@@ -135,7 +137,14 @@ impl LocalSession {
 
     /// Adds a text to the running texts. With `reuse`, the text uses matching tokens that the context already holds.
     /// `again` resumes a [suspended](Self::suspend) text; only the tokens that the context has lost are computed again.
-    pub(crate) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
+    /// Unless the text was [prepared](Self::prepare), its stored beginning is restored at once.
+    pub(crate) fn join(
+        &mut self,
+        mut sequence: Sequence,
+        reuse: bool,
+        again: bool,
+        prepared: Option<Prepared>,
+    ) -> Result<(), Error> {
         let is_awaited = self.is_awaited();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         if sequence.shifting.is_some() {
@@ -149,7 +158,7 @@ impl LocalSession {
             stored.step_begins(false);
         }
         let running = held(&self.sequences);
-        let place = self.cache.place(lent, &running, sequence.all(), reuse || again)?;
+        let place = self.cache.place(lent, &running, sequence.all(), reuse || again, prepared)?;
         let of = self.sequences.iter().find(|sequence| Some(sequence.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         sequence.put(place, again);
@@ -162,14 +171,14 @@ impl LocalSession {
     }
 
     /// Prepares a text that waits to [join](Self::join): restores its stored beginning in parts, if running texts wait
-    /// for tokens. Returns whether the text may join now.
-    pub(crate) fn prepare(&mut self, sequence: &Sequence) -> bool {
+    /// for tokens. `None` if the text must wait.
+    pub(crate) fn prepare(&mut self, sequence: &Sequence) -> Option<Prepared> {
         let is_awaited = self.is_awaited();
-        let Some(lent) = &mut self.lent else { return true };
+        let Some(lent) = &mut self.lent else { return Some(Prepared::default()) };
         let running = held(&self.sequences);
         let prepared = self.cache.prepare(lent, &running, (sequence.id, sequence.all()), is_awaited);
         // The same error ends the text when it joins.
-        prepared.unwrap_or(true)
+        prepared.unwrap_or_else(|_| Some(Prepared::default()))
     }
 
     /// Leaves what was [prepared](Self::prepare) for a text, unless this text still waits.
@@ -177,8 +186,14 @@ impl LocalSession {
         if let Some(lent) = &mut self.lent
             && self.cache.prepares_for().is_some_and(|text| !waits(text))
         {
-            self.cache.leave_text(&mut lent.context);
+            self.cache.stop_preparing(&mut lent.context);
         }
+    }
+
+    /// Whether a waiting text may have a sequence, besides the running texts and another text that is being restored.
+    pub(crate) fn has_sequence_for(&self, text: SequenceId) -> bool {
+        let taken = self.sequences.len() + usize::from(self.cache.keeps_place_from(text));
+        taken < self.n_seq_max()
     }
 
     /// Suspends a text. The tokens stay in the context until another text needs the cells.
@@ -283,11 +298,16 @@ impl LocalSession {
         self.sequences.iter().any(|sequence| sequence.statistics.first_token_latency.is_some())
     }
 
-    /// Stores the sequence that the next text would displace, or as much of it as the running texts can wait for.
-    pub(crate) fn store_next(&mut self) {
+    /// Stores the sequence that a waiting text would displace, or as much of it as the running texts can wait for.
+    /// Returns whether the text may take the sequence now.
+    pub(crate) fn store_next(&mut self, text: SequenceId) -> bool {
         let is_awaited = self.is_awaited();
-        let Some(lent) = &mut self.lent else { return };
+        let Some(lent) = &mut self.lent else { return true };
+        if self.cache.keeps_place_for(text) {
+            return true;
+        }
         self.cache.store_next(&mut lent.context, lent.room, self.sequences.len(), is_awaited);
+        !self.cache.is_storing_next(lent.room, self.sequences.len())
     }
 
     /// Ends all texts and discards the cache, because the content of the context is unknown.
@@ -297,11 +317,6 @@ impl LocalSession {
         self.work.failed.clear();
         self.is_owed = false;
         self.cache.spoil();
-    }
-
-    /// Whether a waiting text would displace the sequence that the steps are storing.
-    pub(crate) fn is_storing_next(&self) -> bool {
-        self.cache.is_storing_next(self.room(), self.sequences.len())
     }
 
     pub(crate) fn failed(&self) -> Option<SequenceId> {
@@ -382,234 +397,5 @@ impl Drop for LocalSession {
         };
         slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
         slot.give_back(lent.context, cache.into_contents());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use llama_sys::Token;
-
-    use super::LocalSession;
-    use crate::Model;
-    use crate::decode::piece::SequenceId;
-    use crate::decode::request::GenerateRequest;
-    use crate::decode::sequence::Sequence;
-    use crate::plan::Request;
-    use crate::store::PromptStore;
-
-    #[test]
-    fn a_sequence_is_stored_at_once_for_the_next_text_while_nobody_waits_for_a_token() {
-        let request = Request::new().n_ctx(1024).n_seq_max(2);
-        let builder = Model::builder(test_support::demo_path()).request(request).n_threads(1).without_learning();
-        let model = builder.prompt_store(PromptStore::new(64 << 20)).load().unwrap();
-        let mut session = LocalSession::open(&model).unwrap();
-        let begin = |session: &mut LocalSession, seed: Token| {
-            let words: Vec<Token> = (0..100).map(|at| 259 + (at * 7 + seed) % 200).collect();
-            session.begin_once(model.generate(&words[..]).temp(0.0).ignore_eos().max_tokens(2)).unwrap();
-        };
-        begin(&mut session, 1);
-        begin(&mut session, 2);
-        while !session.is_empty() {
-            session.step().unwrap().for_each(drop);
-        }
-        // The first of the two sequences is stored and displaced. The engine would not admit a further text until it
-        // has stored the second one, between steps.
-        begin(&mut session, 3);
-        assert!(session.is_storing_next());
-        session.store_next();
-        assert!(!session.is_storing_next());
-    }
-    fn words(seed: Token, n: Token) -> Vec<Token> {
-        (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect()
-    }
-
-    /// A session of two sequences, in which an earlier text of 400 tokens is stored and displaced, and another text
-    /// waits for its next token. Also the earlier text with further tokens, which waits to join.
-    fn waiting(store: &PromptStore, kv_unified: bool) -> (LocalSession, Sequence) {
-        waiting_among(2, store, kv_unified)
-    }
-
-    /// As [`waiting`], in a session of more sequences.
-    fn waiting_among(sequences: u32, store: &PromptStore, kv_unified: bool) -> (LocalSession, Sequence) {
-        let mut request = Request::new().n_ctx(1024 * sequences).n_seq_max(sequences);
-        request.params.kv_unified = kv_unified;
-        request.params.flash_attn = crate::memory::FlashAttention::Off;
-        let builder = Model::builder(test_support::demo_path()).request(request).n_threads(1).without_learning();
-        let model = builder.prompt_store(store.clone()).load().unwrap();
-        let mut session = LocalSession::open(&model).unwrap();
-        let begin = |session: &mut LocalSession, prompt: &[Token], n: usize| {
-            let generate = model.generate(prompt).temp(0.0).ignore_eos().max_tokens(n).cache_prompt(true);
-            session.begin_once(generate).unwrap();
-        };
-        begin(&mut session, &words(1, 400), 2);
-        session.run_all();
-        begin(&mut session, &words(2, 100), 2);
-        begin(&mut session, &words(3, 100), 2);
-        session.run_all();
-        begin(&mut session, &words(4, 50), 200);
-        session.advance().unwrap();
-        let text = session.text_of(&[words(1, 400), words(5, 20)].concat());
-        (session, text)
-    }
-
-    impl LocalSession {
-        fn text_of(&mut self, prompt: &[Token]) -> Sequence {
-            let GenerateRequest { spec, .. } = self.model.generate(prompt).temp(0.0).ignore_eos().max_tokens(20);
-            let (id, vocab) = (self.next_id(), &self.lent.as_ref().unwrap().vocab);
-            Sequence::new(id, spec, &[], &self.model, vocab, 1024).unwrap()
-        }
-
-        /// Generates all texts to their ends. Returns the tokens of each.
-        fn run_all(&mut self) -> std::collections::BTreeMap<SequenceId, Vec<Token>> {
-            let mut texts: std::collections::BTreeMap<_, Vec<Token>> = Default::default();
-            while !self.is_empty() {
-                for piece in self.step().unwrap() {
-                    texts.entry(piece.sequence).or_default().extend(piece.token);
-                }
-            }
-            texts
-        }
-    }
-
-    #[test]
-    fn a_waiting_text_is_restored_in_parts_between_the_steps_of_a_running_text() {
-        for kv_unified in [false, true] {
-            let store = PromptStore::new(64 << 20);
-            let (mut session, text) = waiting(&store, kv_unified);
-            let id = text.id;
-            let mut parts = 0;
-            while !session.prepare(&text) {
-                parts += 1;
-                session.advance().unwrap();
-            }
-            // The bytes of a part are those of `UNIT` in tests.
-            assert!(parts > 3, "{kv_unified}: {parts}");
-            session.join(text, true, false).unwrap();
-            let statistics = session.statistics(id).unwrap();
-            assert_eq!((statistics.restored_tokens, statistics.cached_tokens), (400, 400), "{kv_unified}");
-            let prepared = session.run_all();
-            // Nobody waits for a token, so the beginning is restored at once.
-            let (mut session, text) = waiting(&PromptStore::new(64 << 20), kv_unified);
-            let first = session.run_all();
-            assert!(session.prepare(&text));
-            session.join(text, true, false).unwrap();
-            assert_eq!(session.statistics(id).unwrap().restored_tokens, 400, "{kv_unified}");
-            let alone = session.run_all();
-            assert_eq!(prepared[&id], alone[&id], "{kv_unified}");
-            let (running, other) = (prepared.keys().find(|other| **other != id), first.keys().next());
-            let (running, other) = (&prepared[running.unwrap()], &first[other.unwrap()]);
-            assert_eq!(running[running.len() - 100..], other[other.len() - 100..], "{kv_unified}");
-        }
-    }
-
-    #[test]
-    fn nothing_is_left_of_a_waiting_text_that_is_cancelled_while_it_is_restored() {
-        for kv_unified in [false, true] {
-            let store = PromptStore::new(64 << 20);
-            let (mut session, text) = waiting(&store, kv_unified);
-            assert!(!session.prepare(&text));
-            session.advance().unwrap();
-            assert!(!session.prepare(&text));
-            let incomplete = |session: &LocalSession| (0..2).filter(|seq| session.cache.is_incomplete(*seq)).count();
-            session.leave_unless(|_| true);
-            assert_eq!((incomplete(&session), session.cache.prepares_for()), (1, Some(text.id)));
-            session.leave_unless(|id| id != text.id);
-            assert_eq!((incomplete(&session), session.cache.prepares_for()), (0, None));
-            assert_eq!(session.cache.len(), 0, "the cells are free");
-            assert!(!session.cache.stored.as_ref().unwrap().is_restoring(), "the pieces are free");
-            session.run_all();
-        }
-    }
-
-    #[test]
-    fn a_text_that_waits_again_is_prepared_again() {
-        for kv_unified in [false, true] {
-            let store = PromptStore::new(64 << 20);
-            let (mut session, _) = waiting(&store, kv_unified);
-            let text = session.text_of(&words(8, 300));
-            let id = text.id;
-            assert!(session.prepare(&text), "nothing of it is stored");
-            session.join(text, true, false).unwrap();
-            session.advance().unwrap();
-            let text = session.suspend(id).unwrap();
-            // The text is stored between the steps, and then another text takes its cells.
-            (0..120).for_each(|_| session.advance().unwrap());
-            let other = words(6, 300);
-            let generate = session.model.generate(&other[..]).temp(0.0).ignore_eos().max_tokens(2);
-            let other = session.begin_once(generate.cache_prompt(true)).unwrap();
-            session.advance().unwrap();
-            session.end(other);
-            let mut parts = 0;
-            while !session.prepare(&text) {
-                parts += 1;
-                session.advance().unwrap();
-            }
-            assert!(parts > 3, "{kv_unified}: {parts}");
-        }
-    }
-
-    #[test]
-    fn a_text_that_needs_nothing_joins_while_another_text_is_restored() {
-        let store = PromptStore::new(64 << 20);
-        let (mut session, text) = waiting_among(3, &store, false);
-        let id = text.id;
-        assert!(!session.prepare(&text));
-        // One sequence becomes empty.
-        let lent = session.lent.as_mut().unwrap();
-        session.cache.make_room(&mut lent.context, 400, true).unwrap();
-        let short = session.text_of(&words(9, 30));
-        assert!(session.prepare(&short));
-        session.join(short, true, false).unwrap();
-        let mut parts = 0;
-        while !session.prepare(&text) {
-            parts += 1;
-            session.advance().unwrap();
-        }
-        assert!(parts > 3, "{parts}");
-        session.join(text, true, false).unwrap();
-        assert_eq!(session.statistics(id).unwrap().restored_tokens, 400);
-        session.run_all();
-    }
-
-    #[test]
-    fn storing_goes_on_while_a_half_restored_text_is_not_admitted() {
-        let store = PromptStore::new(64 << 20);
-        let (mut session, text) = waiting_among(3, &store, false);
-        assert!(!session.prepare(&text));
-        // This text ends while the other is half restored. No further part of the other is restored meanwhile.
-        let prompt = words(7, 200);
-        let generate = session.model.generate(&prompt[..]).temp(0.0).ignore_eos().max_tokens(2);
-        session.begin_once(generate.cache_prompt(true)).unwrap();
-        let pieces = store.usage().pieces;
-        for _ in 0..40 {
-            session.advance().unwrap();
-        }
-        assert!(store.usage().pieces > pieces, "{:?}", store.usage());
-    }
-
-    #[test]
-    fn a_sequence_that_is_only_partly_restored_is_taken_by_another_text_or_forgotten() {
-        for (kv_unified, drops) in [(false, false), (true, false), (false, true), (true, true)] {
-            let store = PromptStore::new(64 << 20);
-            let (mut session, text) = waiting(&store, kv_unified);
-            assert!(!session.prepare(&text));
-            session.advance().unwrap();
-            assert!(!session.prepare(&text));
-            if drops {
-                // The next session finds nothing of the sequence.
-                let model = session.model.clone();
-                drop(session);
-                session = LocalSession::open(&model).unwrap();
-            } else {
-                let other = words(6, 300);
-                let generate = session.model.generate(&other[..]).temp(0.0).ignore_eos().max_tokens(2);
-                session.begin_once(generate.cache_prompt(true)).unwrap();
-                session.run_all();
-            }
-            let id = text.id;
-            session.join(text, true, false).unwrap();
-            assert_eq!(session.statistics(id).unwrap().restored_tokens, 400, "{kv_unified}, {drops}");
-            assert_eq!(session.run_all()[&id].len(), 20, "{kv_unified}, {drops}");
-        }
     }
 }

@@ -199,7 +199,7 @@ impl<'a> Tag<'a> {
 enum Open {
     For,
     If,
-    /// A loop's own `else`.
+    /// The `else` branch of a loop, until its `endfor`.
     Else,
 }
 

@@ -12,6 +12,7 @@ mod memory;
 mod mtp;
 mod params;
 mod rope;
+mod row_piece;
 mod rows;
 mod state;
 mod state_rows;
@@ -36,9 +37,10 @@ pub use batch::{Batch, Position, SeqId};
 pub use memory::{BufferUse, ComputeBuffers, MemoryBreakdown, MoeCacheUses};
 pub use params::{ContextParams, FlashAttention, Mtp};
 pub use rope::{Rope, RopeScaling};
+pub use row_piece::RowPiece;
 pub use rows::Rows;
 pub use state::State;
-pub use state_rows::{RowPiece, RowShape, StateRows};
+pub use state_rows::{RowShape, StateRows};
 
 /// A context of a model. It can move between threads, but only one thread may use it at a time.
 pub struct Context {

@@ -73,6 +73,11 @@ pub(super) struct Lane {
 }
 
 impl RowShape {
+    #[cfg(test)]
+    pub(super) fn of(sections: Vec<Section>) -> Self {
+        Self { sections, has_rest: false }
+    }
+
     /// Bytes that one token has in all lanes together.
     pub fn row_bytes(&self) -> usize {
         self.units().sum()
@@ -153,9 +158,9 @@ pub struct StateRows {
     first: Position,
     /// The place of the rest in the stream.
     rest: Range<u64>,
-    /// The number of the context that has the rows, and the places of the rows, each with its offset in the stream. The
-    /// list is `None` if there are more than [`MAX_PLACES`] places. llama.cpp then goes through the whole stream for
-    /// each part that is read.
+    /// The serial number of the context that has the rows, and the places of the rows, each with its offset in the
+    /// stream. The list is `None` if there are more than [`MAX_PLACES`] places. llama.cpp then goes through the whole
+    /// stream for each part that is read.
     context: u64,
     places: Option<Arc<Vec<(u64, Place)>>>,
 }
@@ -256,17 +261,6 @@ impl StateRows {
         }
         ordered
     }
-}
-
-/// Rows of consecutive tokens, as [`Context::read_rows`] returns them.
-#[derive(Debug, Clone, Copy)]
-pub struct RowPiece<'a> {
-    /// The rows.
-    pub data: &'a [u8],
-    /// Number of tokens in the piece.
-    pub tokens: usize,
-    /// How many tokens at the beginning of the piece are wanted.
-    pub wanted: usize,
 }
 
 impl Context {

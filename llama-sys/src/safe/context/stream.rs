@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use super::row_piece::{LaneOfRow, RowPiece};
 use super::{Context, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
@@ -11,35 +12,56 @@ use crate::safe::call::{self, Error};
 /// between the cells of other texts, there are up to a hundred million places.
 pub(super) const MAX_PLACES: usize = 1 << 16;
 
+/// A list may have more than [`MAX_PLACES`] places if no lane has more than this number. So a large model with
+/// transposed values (80 layers of 1,024 dimensions) has a list, too, as long as its cells lie in few runs.
+const PLACES_OF_A_LANE: usize = 4;
+
+/// Maximum number of places in a list for this many lanes.
+fn most_places(lanes: usize) -> usize {
+    MAX_PLACES.max(PLACES_OF_A_LANE * lanes)
+}
+
 /// A part of a stream from which llama.cpp restores a sequence.
 #[derive(Debug)]
 pub(super) enum Part<'a> {
     Made(Vec<u8>),
     Given(&'a [u8]),
+    /// The rows of all pieces in one lane. They are one part, because without flash attention there are ten thousands
+    /// of lanes, and a text has hundreds of pieces.
+    Lane(&'a [RowPiece<'a>], LaneOfRow),
 }
 
 impl Part<'_> {
-    fn bytes(&self) -> &[u8] {
+    /// The bytes that lie together at this place of the part; `None` after its last bytes.
+    fn slice(&self, at: usize) -> Option<&[u8]> {
         match self {
-            Self::Made(bytes) => bytes,
-            Self::Given(bytes) => bytes,
+            Self::Made(bytes) => (at == 0).then_some(bytes),
+            Self::Given(bytes) => (at == 0).then_some(bytes),
+            Self::Lane(pieces, lane) => pieces.get(at).map(|piece| lane.of(*piece)),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.bytes().len()
+        (0..).map_while(|at| self.slice(at)).map(<[u8]>::len).sum()
     }
 }
 
 /// The parts of a stream that llama.cpp has not read yet.
 struct Left<'a> {
     parts: &'a [Part<'a>],
-    /// The number of bytes of the first part that llama.cpp has already read.
-    at: usize,
+    /// The slice of the first part that llama.cpp reads next, and the number of its bytes that are already read.
+    at: (usize, usize),
     /// Where the bytes belong that are not among the parts.
     places: Vec<raw::shim_place>,
+    most_places: usize,
     /// Whether there are more places than a list may have.
     are_too_many: bool,
+}
+
+impl<'a> Left<'a> {
+    fn new(parts: &'a [Part<'a>], most_places: usize) -> Self {
+        Self { parts, at: (0, 0), places: Vec::new(), most_places, are_too_many: false }
+    }
 }
 
 impl Context {
@@ -48,7 +70,7 @@ impl Context {
     pub(super) fn read_parts(&mut self, seq: SeqId, partial: bool, parts: &[Part<'_>]) -> Result<(), Error> {
         let size = parts.iter().map(Part::len).sum();
         let ctx = self.as_ptr();
-        let mut left = Left { parts, at: 0, places: Vec::new(), are_too_many: false };
+        let mut left = Left::new(parts, 0);
         let user = (&raw mut left).cast();
         // SAFETY: the context lives and is borrowed mutably; the caller has checked its memory and the sequence. `take`
         // is called only during the call, with parts that outlive it. Every length that llama.cpp reads is compared
@@ -62,20 +84,20 @@ impl Context {
         }
     }
 
-    /// Reads a stream whose `rows` bytes of rows are not among the parts. The last `rest` bytes of the stream have no
-    /// rows. Returns where the rows belong, in the order of the stream. `None` if there are more than [`MAX_PLACES`]
-    /// places: the sequence may then contain a part of the stream. The conditions are those of
+    /// Reads a stream whose `rows` bytes of rows, in this number of lanes, are not among the parts. The last `rest`
+    /// bytes of the stream have no rows. Returns where the rows belong, in the order of the stream. `None` if there are
+    /// more than [`most_places`]: the sequence may then contain a part of the stream. The conditions are those of
     /// [`read_parts`](Self::read_parts).
     pub(super) fn read_cells(
         &mut self,
         seq: SeqId,
         parts: &[Part<'_>],
-        rows: usize,
+        (rows, lanes): (usize, usize),
         rest: usize,
     ) -> Result<Option<Vec<raw::shim_place>>, Error> {
         let size = parts.iter().map(Part::len).sum::<usize>() + rows;
         let ctx = self.as_ptr();
-        let mut left = Left { parts, at: 0, places: Vec::new(), are_too_many: false };
+        let mut left = Left::new(parts, most_places(lanes));
         let user = (&raw mut left).cast();
         // SAFETY: as in `read_parts`; `note_place` gets the same `user`.
         let read = call::checked(|error| unsafe {
@@ -117,15 +139,17 @@ unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> 
     let mut data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
     while !data.is_empty() {
         let Some((first, others)) = left.parts.split_first() else { return false };
-        let bytes = &first.bytes()[left.at..];
+        let (slice, read) = left.at;
+        let Some(bytes) = first.slice(slice) else {
+            (left.parts, left.at) = (others, (0, 0));
+            continue;
+        };
+        let bytes = &bytes[read..];
         let n = bytes.len().min(data.len());
         let (now, later) = data.split_at_mut(n);
         now.copy_from_slice(&bytes[..n]);
         data = later;
-        left.at += n;
-        if n == bytes.len() {
-            (left.parts, left.at) = (others, 0);
-        }
+        left.at = if n == bytes.len() { (slice + 1, 0) } else { (slice, read + n) };
     }
     true
 }
@@ -135,10 +159,23 @@ unsafe extern "C" fn note_place(user: *mut c_void, place: *const raw::shim_place
     // SAFETY: `read_cells` passes the parts that are left, which nobody else uses meanwhile.
     let left = unsafe { &mut *user.cast::<Left<'_>>() };
     // If there is no memory, this must not panic, because a panic must not unwind into C++.
-    left.are_too_many = left.places.len() == MAX_PLACES || left.places.try_reserve(1).is_err();
+    left.are_too_many = left.places.len() == left.most_places || left.places.try_reserve(1).is_err();
     if !left.are_too_many {
         // SAFETY: the place lives during the call (native/shim.cpp, stream_reader).
         left.places.push(unsafe { *place });
     }
     !left.are_too_many
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_at_least_some_places_of_each_lane() {
+        assert_eq!(most_places(60), MAX_PLACES);
+        // 80 layers, with keys in rows and 1,024 dimensions of transposed values.
+        let lanes = 80 * 1025;
+        assert!(most_places(lanes) > lanes);
+    }
 }

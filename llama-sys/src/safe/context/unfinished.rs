@@ -1,5 +1,6 @@
 //! A sequence that is restored only partly: where its next rows come from, and where they belong.
 
+use super::row_piece::LaneOfRow;
 use crate::raw;
 
 /// A sequence whose cells are assigned, and whose rows are only partly written.
@@ -8,8 +9,7 @@ pub(super) struct Unfinished {
     pub(super) seq: raw::llama_seq_id,
     /// Where the rows belong, in the order of the stream.
     pub(super) places: Vec<raw::shim_place>,
-    /// For each lane, the bytes that a token has in the lanes before it and in the lane.
-    pub(super) lanes: Vec<(usize, usize)>,
+    pub(super) lanes: Vec<LaneOfRow>,
     /// Bytes of a token in all lanes.
     pub(super) row: usize,
     /// For each piece, its tokens and how many of them are wanted.

@@ -6,7 +6,8 @@
 //! another sequence may take a cell that has left its window, and recurrent states are moved. So the rest is always
 //! written by the first call. If the rows belong to too many places, the first call writes them as well.
 
-use super::state_rows::{RowPiece, RowShape};
+use super::row_piece::{LaneOfRow, RowPiece};
+use super::state_rows::RowShape;
 use super::stream::{Part, refused};
 use super::unfinished::Unfinished;
 use super::{Context, Position, SeqId};
@@ -20,13 +21,13 @@ impl Unfinished {
     /// The next bytes of the rows, at most `most` of them, all from one lane of one piece. Empty if all rows are
     /// written.
     fn next<'a>(&mut self, pieces: &[RowPiece<'a>], most: usize) -> &'a [u8] {
-        while let Some(&(before, unit)) = self.lanes.get(self.from.0) {
+        while let Some(&lane) = self.lanes.get(self.from.0) {
             let (_, at, written) = self.from;
             let Some(piece) = pieces.get(at) else {
                 self.from = (self.from.0 + 1, 0, 0);
                 continue;
             };
-            let left = lane_of(*piece, before, unit).get(written..).unwrap_or_default();
+            let left = lane.of(*piece).get(written..).unwrap_or_default();
             if left.is_empty() {
                 self.from = (self.from.0, at + 1, 0);
                 continue;
@@ -76,7 +77,8 @@ impl Context {
     /// other sequence is changed.
     ///
     /// If the free cells are scattered and values are transposed (without flash attention), the rows may belong to more
-    /// than 65,536 places. No list of so many places is kept: all rows are written at once here.
+    /// than 65,536 places, and to more than four in each lane. No list of so many places is kept: all rows are written
+    /// at once here.
     ///
     /// # Errors
     ///
@@ -185,8 +187,8 @@ impl Context {
         };
         let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
         let (parts, lanes) = assemble(shape, streams, pieces, (first, tokens), rest, false);
-        let rows: usize = lanes.iter().map(|(_, unit)| unit * tokens).sum();
-        let places = match self.read_cells(seq, &parts, rows, rest.len())? {
+        let rows: usize = lanes.iter().map(|lane| lane.unit * tokens).sum();
+        let places = match self.read_cells(seq, &parts, (rows, lanes.len()), rest.len())? {
             Some(places) if places.iter().map(|place| place.size).sum::<u64>() == rows as u64 => places,
             Some(_) => return Err(refused("llama.cpp expects another number of rows")),
             None => {
@@ -239,11 +241,11 @@ fn divisions(pieces: &[RowPiece<'_>]) -> Vec<(usize, usize)> {
 fn assemble<'a>(
     shape: &RowShape,
     streams: u32,
-    pieces: &[RowPiece<'a>],
+    pieces: &'a [RowPiece<'a>],
     (first, tokens): (Position, usize),
     rest: &'a [u8],
     has_rows: bool,
-) -> (Vec<Part<'a>>, Vec<(usize, usize)>) {
+) -> (Vec<Part<'a>>, Vec<LaneOfRow>) {
     let (mut parts, mut lanes) = (Vec::new(), Vec::new());
     // In the row of one token, the offset of the current lane.
     let mut before = 0;
@@ -252,8 +254,8 @@ fn assemble<'a>(
         let count = u32::try_from(tokens).unwrap_or(u32::MAX);
         head.extend(count.to_le_bytes());
         if tokens > 0 {
-            let cells =
-                pieces.iter().flat_map(|piece| lane_of(*piece, before, section.head).chunks(section.head.max(1)));
+            let of_cells = LaneOfRow { before, unit: section.head };
+            let cells = pieces.iter().flat_map(|piece| of_cells.of(*piece).chunks(section.head.max(1)));
             let mut cells = cells.fuse();
             for position in (first..).take(tokens) {
                 match cells.next() {
@@ -270,11 +272,12 @@ fn assemble<'a>(
             before += section.head;
             for lane in &section.lanes {
                 head.extend(&lane.header);
+                let of_lane = LaneOfRow { before, unit: lane.unit };
                 if has_rows {
                     parts.push(Part::Made(std::mem::take(&mut head)));
-                    parts.extend(pieces.iter().map(|piece| Part::Given(lane_of(*piece, before, lane.unit))));
+                    parts.push(Part::Lane(pieces, of_lane));
                 }
-                lanes.push((before, lane.unit));
+                lanes.push(of_lane);
                 before += lane.unit;
             }
         }
@@ -290,13 +293,29 @@ fn assemble<'a>(
 /// The highest position of the wanted rows; `None` if the rows contain no positions.
 fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
     let head = shape.sections.first()?.head;
-    let cells = pieces.iter().flat_map(|piece| lane_of(*piece, 0, head).chunks(head.max(1)));
+    let of_cells = LaneOfRow { before: 0, unit: head };
+    let cells = pieces.iter().flat_map(|piece| of_cells.of(*piece).chunks(head.max(1)));
     let position = |cell: &[u8]| cell.first_chunk().map(|bytes| Position::from_le_bytes(*bytes));
     cells.filter_map(position).max()
 }
 
-/// The wanted rows of one lane of a piece. `before` is the number of bytes that each token has in the earlier lanes.
-fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
-    let from = before * piece.tokens;
-    &piece.data[from..from + unit * piece.wanted]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::safe::context::state_rows::{Lane, Section};
+
+    #[test]
+    fn a_stream_of_many_lanes_and_pieces_has_few_parts() {
+        let lane = |header: &[u8]| Lane { header: header.to_vec(), unit: 2 };
+        let lanes = std::iter::once(lane(&[7; 12])).chain((1..1000).map(|_| lane(&[]))).collect();
+        let shape = RowShape::of(vec![Section { head: 0, fixed: [0; 16], lanes }]);
+        let data = vec![1; 64 * 2000];
+        let pieces = vec![RowPiece { data: &data, tokens: 64, wanted: 64 }; 300];
+        let tokens = 64 * pieces.len();
+        let (parts, lanes) = assemble(&shape, 1, &pieces, (0, tokens), &[], true);
+        assert_eq!(lanes.len(), 1000);
+        assert!(parts.len() < 1010, "{}", parts.len());
+        let bytes: usize = parts.iter().map(Part::len).sum();
+        assert_eq!(bytes, 4 + 4 + 12 * tokens + 16 + 12 + 2000 * tokens);
+    }
 }

@@ -52,7 +52,7 @@ pub enum MediaKind {
 }
 
 /// A prompt as llama.cpp computes it: texts, and between them images and sounds. Around each image or sound are the
-/// tokens with which the model was trained.
+/// begin and end tokens that the model was trained with, if it has any.
 pub struct MediaChunks {
     raw: NonNull<raw::mtmd_input_chunks>,
     len: usize,

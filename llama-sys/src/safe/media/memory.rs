@@ -6,7 +6,7 @@ use super::ProjectorParams;
 use crate::raw;
 use crate::safe::call::text::path_to_c;
 use crate::safe::call::{self, Error};
-use crate::safe::device::{Device, registry};
+use crate::safe::device::{Backend, Device, registry};
 use crate::safe::model::readable;
 
 /// The bytes of a projector on one device.
@@ -80,13 +80,14 @@ impl MediaMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreadable`], [`Error::InvalidParameter`], and [`Error::ProjectorLoad`] for a file that is not a
-    /// projector.
+    /// The errors of [`Backend::init`]; [`Error::Unreadable`], [`Error::InvalidParameter`], and
+    /// [`Error::ProjectorLoad`] for a file that is not a projector.
     pub fn ask(path: impl AsRef<Path>, params: &ProjectorParams) -> Result<Self, Error> {
         let path = path.as_ref();
         let native = params.to_native()?;
         readable(path)?;
         let text = path_to_c(path)?;
+        Backend::init()?;
         let _unchanged = registry::reading();
         let mut limits = raw::shim_media_limits { image_max_tokens: -1, image_rows: 0, is_non_causal: false };
         let mut rows = Rows::new();

@@ -23,8 +23,15 @@ use memory::Rows;
 pub use memory::{MediaMemory, ProjectorBytes};
 
 /// Whether this build of llama.cpp supports images and sound. They need the feature `media`, or a runtime that was
-/// built with it.
+/// built with it. With the feature `prebuilt-runtime`, this function opens the runtime, as [`Backend::init`] does; if
+/// none can be opened, it returns false.
+///
+/// [`Backend::init`]: crate::Backend::init
 pub fn has_media() -> bool {
+    #[cfg(feature = "prebuilt-runtime")]
+    if crate::safe::build::runtime::open().is_err() {
+        return false;
+    }
     // SAFETY: it only returns a constant.
     unsafe { raw::shim_media_built() }
 }

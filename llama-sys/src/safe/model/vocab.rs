@@ -207,7 +207,7 @@ impl Vocab {
     #[doc(alias = "llama_vocab_get_suppress_tokens")]
     pub fn suppressed(&self) -> &[Token] {
         let mut count = 0;
-        // SAFETY: the vocabulary lives, and the list lives as long.
+        // SAFETY: `model` keeps the vocabulary loaded, and the list lives as long as the vocabulary.
         let list = unsafe { raw::llama_vocab_get_suppress_tokens(self.raw, &raw mut count) };
         match usize::try_from(count) {
             // SAFETY: llama.cpp states that the list has `count` entries.

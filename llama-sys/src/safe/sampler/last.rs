@@ -27,8 +27,8 @@ impl SamplerChain {
     }
 
     /// Completes the chain: Mirostat (<https://arxiv.org/abs/2007.14966>), which keeps the surprise of the text near
-    /// `tau` bits per token. It learns from the surprise of the chosen tokens, with `eta` as its learning rate. Its
-    /// estimate uses `m` tokens; llama.cpp's programs use 100.
+    /// `tau` bits per token. It learns from the surprise of the chosen tokens, with `eta` as its learning rate. It
+    /// estimates the shape of the distribution from the `m` likeliest tokens; llama.cpp's programs use 100.
     ///
     /// If the model is so certain that the surprise stays below `tau` for long, a number in llama.cpp overflows (the
     /// number of tokens to keep), and the choices become wrong. [`mirostat_v2`](Self::mirostat_v2) has no such number.

@@ -100,6 +100,17 @@ impl RateConditions {
         self.disturbance() == 0
     }
 
+    /// The conditions without the effects of a CPU quota on this many threads of this process. They apply to the rates
+    /// of a host whose plans take the quota into account: the measured runs are so short that the quota stops few of
+    /// them.
+    pub fn without_quota(mut self, threads: u32) -> Self {
+        // Threads that a quota stops also count as waiting.
+        let stopped = self.throttled.take().unwrap_or(0).saturating_mul(threads);
+        self.waited = self.waited.map(|waited| waited.saturating_sub(stopped));
+        self.pressure_before = None;
+        self
+    }
+
     /// The day of the measurement: `2026-11-28`; `None` if unknown.
     pub fn date(&self) -> Option<String> {
         let seconds = i64::try_from(self.at).ok().filter(|&at| at > 0)?;

@@ -75,6 +75,21 @@ fn each_kind_of_other_work_disturbs_a_measurement_and_is_named() {
 }
 
 #[test]
+fn under_a_quota_that_plans_know_only_other_work_disturbs_a_measurement() {
+    // The quota stops two threads for 60 % of the time. They count as waiting.
+    let stopped = seen([20, 0, 20], 300, [150, 0], 90.0);
+    assert!(!stopped.is_quiet());
+    let stopped = stopped.without_quota(2);
+    assert!(stopped.is_quiet() && stopped.reasons().is_empty(), "{stopped:?}");
+    for (conditions, word) in [
+        (seen([45, 0, 20], 300, [150, 0], 0.0), "other programs used 1.0 cores"),
+        (seen([20, 0, 20], 360, [150, 0], 0.0), "waited for a core 24 % of the time"),
+    ] {
+        assert!(conditions.without_quota(2).to_string().contains(word), "{word}");
+    }
+}
+
+#[test]
 fn a_system_that_reports_nothing_has_no_known_disturbance() {
     let root = tempfile::tempdir().unwrap();
     let conditions = ConditionsWatch::begin_under(root.path()).after(QUARTER);

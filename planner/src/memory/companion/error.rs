@@ -34,7 +34,7 @@ pub enum Error {
     #[error("{draft} cannot draft for {main}: {what} is {of_draft} in the draft model, but {of_main} in the model")]
     Vocabulary { draft: String, main: String, what: String, of_draft: String, of_main: String },
     /// The projector's output and the text model's embeddings differ in width (mtmd.cpp, `mtmd_context::mtmd_context`).
-    #[error("{file} computes embeddings of {of_mmproj} elements, but {main} needs {of_main}")]
+    #[error("{file} belongs to another model: its rows have {of_mmproj} elements, but {main} takes {of_main}")]
     Width { file: String, main: String, of_mmproj: u64, of_main: u64 },
 }
 

@@ -100,12 +100,22 @@ impl Mmproj {
         Ok(Self { header: header.clone(), encoders, max_image_tokens: None, counted: Vec::new() })
     }
 
-    /// Checks that the output is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`), for
+    /// Checks that the output is as wide as the main model's input (mtmd.cpp, `mtmd_context::mtmd_context`), for
     /// projectors whose output tensor is known (clip.cpp, `clip_n_mmproj_embd`).
     pub(super) fn compatible_with(&self, main: &Header) -> Result<(), Error> {
-        let of_main = u64::from(ModelProfile::from_header(main)?.hparams.n_embd);
+        let hparams = ModelProfile::from_header(main)?.hparams;
+        let of_main = u64::from(hparams.n_embd).saturating_mul(1 + u64::from(hparams.n_deepstack_layers));
+        // A row of Qwen3-VL has further parts for later blocks.
+        let mut parts = 1;
         let (tensor, dim) = match self.encoders[0].projector.as_str() {
             "mlp" | "pixtral" | "qwen2vl_merger" | "qwen2.5vl_merger" => ("mm.2.weight", 1),
+            "qwen3vl_merger" => {
+                let is_part = |tensor: &Tensor| {
+                    tensor.name().starts_with("v.deepstack.") && tensor.name().ends_with(".fc1.weight")
+                };
+                parts += self.header.tensors().filter(|tensor| is_part(tensor)).count() as u64;
+                ("mm.2.weight", 1)
+            }
             "gemma3" => ("mm.input_projection.weight", 0),
             "idefics3" => ("mm.model.fc.weight", 1),
             "internvl" => ("mm.model.mlp.3.weight", 1),
@@ -113,7 +123,7 @@ impl Mmproj {
             "minicpmv4_6" => ("mm.down.weight", 1),
             _ => return Ok(()),
         };
-        match self.header.tensor(tensor).map(|tensor| tensor.shape()[dim]) {
+        match self.header.tensor(tensor).map(|tensor| tensor.shape()[dim].saturating_mul(parts)) {
             Some(of_mmproj) if of_mmproj != of_main => {
                 Err(Error::Width { file: file(&self.header), main: file(main), of_mmproj, of_main })
             }

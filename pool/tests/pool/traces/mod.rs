@@ -5,6 +5,7 @@ mod bounds;
 mod ours;
 mod rivals;
 mod sim;
+mod unforeseen;
 
 use autoplace::machine::Machine;
 use autoplace::plan::{Context, Request};
@@ -16,6 +17,7 @@ use bounds::Foresight;
 use ours::Ours;
 use rivals::{LlamaSwap, Ollama, Router};
 use sim::{Caching, Report, Rule, TracedModel, Wish};
+use unforeseen::Draw;
 
 /// A trace: its name, its machine, its models, and its requests.
 struct Trace {
@@ -23,6 +25,8 @@ struct Trace {
     machine: Machine,
     models: Vec<TracedModel>,
     wishes: Vec<Wish>,
+    /// The draws of the models, which no rule can foresee. None for a trace whose requests follow each other as a rule.
+    draws: Vec<Draw>,
 }
 
 /// A model whose sequences each have this context.
@@ -64,7 +68,7 @@ fn chat_and_titles(seed: u64) -> Trace {
         }
         now += pause(&mut dice, 300.0);
     }
-    Trace { name: "a chat and its titles", machine, models, wishes: sorted(wishes) }
+    Trace { name: "a chat and its titles", machine, models, wishes: sorted(wishes), draws: Vec::new() }
 }
 
 /// Two hours in which an agent writes code with one model, searches with an embedder, and summarises with a third. A
@@ -77,12 +81,15 @@ fn agent(seed: u64) -> Trace {
         traced(&machine, "8b", 16_384, 1),
     ];
     let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
+    // The times of the coder's requests, and the times before them at which a summary may have been drawn.
+    let (mut coder, mut drawn) = (Vec::new(), Vec::new());
     while now < 2.0 * 3600.0 {
         for _ in 0..between(&mut dice, 4, 15) {
             for _ in 0..between(&mut dice, 0, 4) {
                 wishes.push(Wish { at: now, model: 1, prompt: between(&mut dice, 200, 2000), reply: 1 });
                 now += 0.3;
             }
+            coder.push(now);
             wishes.push(Wish {
                 at: now,
                 model: 0,
@@ -94,10 +101,20 @@ fn agent(seed: u64) -> Trace {
                 wishes.push(Wish { at: now, model: 2, prompt: between(&mut dice, 2000, 8000), reply: 200 });
                 now += 5.0;
             }
+            // After a summary this is five seconds later than the draw, and so are all later times.
+            drawn.push(now);
         }
         now += pause(&mut dice, 120.0);
     }
-    Trace { name: "an agent with coder and embedder", machine, models, wishes: sorted(wishes) }
+    let draw = |(index, &at): (usize, &f64)| {
+        let (&next, &another) = (coder.get(index + 1)?, coder.get(index + 2)?);
+        // If a summary was drawn before the second request, this request was five seconds later than without it.
+        let is_delayed = |wish: &Wish| wish.model == 2 && wish.at > next && wish.at < another;
+        let another = another - if wishes.iter().any(is_delayed) { 5.0 } else { 0.0 };
+        Some(Draw::of_agent(at, [next - at, 5.0, another - at], [0.15, 0.75]))
+    };
+    let draws = drawn.iter().enumerate().filter_map(draw).collect();
+    Trace { name: "an agent with coder and embedder", machine, models, wishes: sorted(wishes), draws }
 }
 
 /// One hour in which a hundred users ask two models a question now and then.
@@ -115,7 +132,7 @@ fn hundred_users(seed: u64) -> Trace {
             now += pause(&mut dice, 600.0);
         }
     }
-    Trace { name: "one hundred users of two models", machine, models, wishes: sorted(wishes) }
+    Trace { name: "one hundred users of two models", machine, models, wishes: sorted(wishes), draws: Vec::new() }
 }
 
 /// Three hours with a large, slow model for hard questions and a small, fast one for the others.
@@ -123,13 +140,15 @@ fn slow_and_fast(seed: u64) -> Trace {
     let machine = machine(&["RTX 3060 12GB"], "Core i5-12400", 64);
     let models = vec![traced(&machine, "32b", 8192, 1), traced(&machine, "8b", 8192, 1)];
     let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
+    let mut draws = Vec::new();
     while now < 3.0 * 3600.0 {
+        draws.push(Draw::of_models(now, &[0.1, 0.9]));
         let is_hard = dice.percent(10);
         let (prompt, reply) = (between(&mut dice, 50, 1000), between(&mut dice, 50, 400));
         wishes.push(Wish { at: now, model: usize::from(!is_hard), prompt, reply });
         now += if is_hard { 90.0 } else { 10.0 } + pause(&mut dice, 30.0);
     }
-    Trace { name: "a slow large model and a fast small one", machine, models, wishes: sorted(wishes) }
+    Trace { name: "a slow large model and a fast small one", machine, models, wishes: sorted(wishes), draws }
 }
 
 /// Four hours on two cards with six models, some of which are popular for a while.
@@ -139,16 +158,20 @@ fn random(seed: u64) -> Trace {
     let models: Vec<TracedModel> = names.iter().map(|name| traced(&machine, name, 8192, 1)).collect();
     let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     let mut fashion = [0, 1, 4];
+    let mut draws = Vec::new();
     while now < 4.0 * 3600.0 {
         if dice.percent(2) {
             fashion = [(); 3].map(|()| dice.below(names.len()));
         }
+        let in_fashion = |model: usize| fashion.iter().filter(|&&other| other == model).count() as f64;
+        let chances: Vec<f64> = (0..names.len()).map(|model| 0.3 * in_fashion(model) + 0.1 / 6.0).collect();
+        draws.push(Draw::of_models(now, &chances));
         let model = if dice.percent(90) { dice.one_of(&fashion) } else { dice.below(names.len()) };
         let (prompt, reply) = (between(&mut dice, 50, 3000), between(&mut dice, 20, 400));
         wishes.push(Wish { at: now, model, prompt, reply });
         now += pause(&mut dice, 45.0);
     }
-    Trace { name: "six models at random", machine, models, wishes: sorted(wishes) }
+    Trace { name: "six models at random", machine, models, wishes: sorted(wishes), draws }
 }
 
 /// Runs the traces and prints their table. For each trace, returns the seconds that requests waited under the pool's
@@ -160,7 +183,7 @@ fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
     );
     println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     let mut waited = Vec::new();
-    for Trace { name, machine, models, wishes } in traces {
+    for Trace { name, machine, models, wishes, .. } in traces {
         let trace = (machine, &models[..], &wishes[..]);
         let run = |rule: &mut dyn Rule| sim::run(trace, caching, rule);
         let pool = run(&mut Ours::new((machine, models), false));
@@ -254,7 +277,7 @@ fn twenty_five_traces_held_out() {
             let (mut ratios, mut read, mut read_by_best) = (Vec::new(), 0, 0);
             let mut name = "";
             for seed in 311..316 {
-                let Trace { machine, models, wishes, name: of_kind } = kind(seed);
+                let Trace { machine, models, wishes, name: of_kind, .. } = kind(seed);
                 let trace = (&machine, &models[..], &wishes[..]);
                 let pool = sim::run(trace, caching, &mut Ours::new((&machine, &models), false));
                 let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama::default(), &mut Router];
@@ -283,7 +306,7 @@ fn bounds_of_five_traces() {
     );
     println!("|---|---|--:|--:|--:|--:|--:|--:|");
     let traces = [chat_and_titles(1), agent(2), hundred_users(3), slow_and_fast(4), random(5)];
-    for Trace { name, machine, models, wishes } in &traces {
+    for Trace { name, machine, models, wishes, .. } in &traces {
         for caching in [Caching::Nothing, Caching::Pages] {
             let trace = (machine, &models[..], &wishes[..]);
             let pool = sim::run(trace, caching, &mut Ours::new((machine, models), false)).waited;
@@ -336,5 +359,46 @@ fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {
             mean(alone(other)),
             wishes.last().unwrap().at / of_other.len() as f64,
         );
+    }
+}
+
+/// Prints how long requests can be expected to wait at least under any rule without foresight, for the traces in which
+/// chance decides what is requested, and five more of each kind.
+#[test]
+#[ignore = "four minutes: prints a table of benches/results"]
+fn bounds_without_foresight() {
+    type Kind = (fn(u64) -> Trace, [u64; 6]);
+    let kinds: [Kind; 3] = [
+        (agent, [2, 301, 311, 312, 313, 314]),
+        (slow_and_fast, [4, 301, 311, 312, 313, 314]),
+        (random, [5, 301, 311, 312, 313, 314]),
+    ];
+    println!(
+        "| trace | files | bound over the best other rule's waiting | sum of the bounds | sum of the best | pool |"
+    );
+    println!("|---|---|--:|--:|--:|--:|");
+    for (kind, seeds) in kinds {
+        let traces = seeds.map(kind);
+        for caching in [Caching::Nothing, Caching::Pages] {
+            let (mut ratios, mut sums) = (Vec::new(), [0.0; 3]);
+            for Trace { machine, models, wishes, draws, .. } in &traces {
+                let trace = (machine, &models[..], &wishes[..]);
+                let bound = unforeseen::least(trace, draws, caching);
+                let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama::default(), &mut Router];
+                let best =
+                    rivals.map(|rule| sim::run(trace, caching, rule).waited).into_iter().fold(f64::INFINITY, f64::min);
+                let pool = sim::run(trace, caching, &mut Ours::new((machine, models), false)).waited;
+                ratios.push(format!("{:.2}", bound / best));
+                sums.iter_mut().zip([bound, best, pool]).for_each(|(sum, more)| *sum += more);
+            }
+            let [bound, best, pool] = sums;
+            println!(
+                "| {} | {caching:?} | {} | {bound:.0} s ({:.2}) | {best:.0} s | {pool:.0} s ({:.2}) |",
+                traces[0].name,
+                ratios.join(", "),
+                bound / best,
+                pool / best
+            );
+        }
     }
 }

@@ -104,8 +104,8 @@ pub(super) fn rewrite(schema: &mut Value, to: &impl Fn(&str) -> Option<String>) 
     subschemas_mut(members).for_each(|schema| rewrite(schema, to));
 }
 
-/// The schema to which a reference points. The pointer has a name after each keyword with named schemas, and an index
-/// after lists.
+/// The schema to which a reference points. In its JSON pointer, a name follows each keyword of [`MAPS`], and an index
+/// follows each keyword of [`LISTS`] whose value is a list.
 pub(super) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
     let mut segments = match pointer {

@@ -27,7 +27,7 @@
 //!   for the blocks that the host computes itself.
 //! - Host alone: the sums of a GPU plus one `stream`.
 //! - Deepstack inputs for `d` blocks: d (d + 3) `stream` on each GPU with one of the first `d` blocks, and 3 d `stream`
-//!   on the host; with four copies, 4 and 3 times that.
+//!   on the host; with four copies, 4 d (d + 3) `stream` and 9 d `stream`.
 //! - Metal: in addition, the partial results of fused attention, and an F16 copy of a cache of any type.
 //!
 //! [`uncertainty`] lists the terms of the uncertainty with their causes.
