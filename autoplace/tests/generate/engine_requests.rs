@@ -6,6 +6,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use crate::engine_steps::Gate;
 use crate::text_support::{PROMPTS, demo, in_worker, request, text, until};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, Shutdown, TokenStream};
@@ -91,8 +92,8 @@ fn a_dropped_text_ends_and_its_computed_tokens_stay() {
     for model in everywhere(4096, 1, false) {
         let prompt = PROMPTS.concat().repeat(6);
         let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
-        // The text is dropped while its prompt is being computed.
-        let answer = engine.submit(greedy(&model, &prompt, 10)).unwrap();
+        // The text is dropped while its prompt is being computed, one token after the other.
+        let answer = engine.submit(greedy(&model, &prompt.repeat(5), 10)).unwrap();
         if model.worker_id().is_none() {
             until(&engine, |metrics| metrics.prompt_tokens > 0);
         }
@@ -148,7 +149,7 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
     for model in everywhere(4096, 1, false) {
         let start = || Engine::builder(&model).ahead(LONG).start().unwrap();
         let begin = |engine: &Engine, tokens| {
-            let mut first = engine.submit(greedy(&model, PROMPTS[0], tokens)).unwrap();
+            let mut first = engine.submit(greedy(&model, PROMPTS[0], tokens).ignore_eos()).unwrap();
             // Now the first text is running.
             first.pieces().next().unwrap().unwrap();
             let second = engine.submit(greedy(&model, PROMPTS[1], 20)).unwrap();
@@ -167,10 +168,11 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
 
         // Texts that have begun are finished. Texts that wait are not.
         let engine = start();
-        let (first, second) = begin(&engine, 50);
+        // The first text is long, so that the second one certainly still waits.
+        let (first, second) = begin(&engine, LONG / 2);
         engine.close(Shutdown::FinishBegun);
         has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
-        assert_eq!(count(first).unwrap(), 50);
+        assert_eq!(count(first).unwrap(), LONG / 2);
         has_ended(count(second));
         engine.shutdown(Shutdown::FinishBegun);
 
@@ -224,11 +226,14 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     let model = demo(4096, 2, false);
     let expected = alone(&model, PROMPTS[3], 20);
     let engine = Engine::new(&model).unwrap();
-    let others: Vec<_> = (0..4).map(|_| engine.submit(greedy(&model, PROMPTS[1], 100)).unwrap()).collect();
+    let gate = Gate::default();
+    let held = |_| engine.submit(gate.generate(&model, PROMPTS[1]).max_tokens(100)).unwrap();
+    let others: Vec<_> = (0..4).map(held).collect();
     let mut answer = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
     let waker = Waker::from(Arc::new(Panics));
     // This text waits until the others have ended.
     assert!(answer.poll_piece(&mut Context::from_waker(&waker)).is_pending());
+    gate.leave(4 * 100);
     // The panic is reported with the first piece of the text.
     until(&engine, |metrics| metrics.running + metrics.queued == 0);
     for other in others {

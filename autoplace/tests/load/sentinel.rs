@@ -19,7 +19,7 @@ use autoplace::watch::{
     Watched,
 };
 use autoplace::{Model, ModelBuilder, load};
-use test_support::{demo_path, wait};
+use test_support::{demo_path, settled, wait};
 
 /// If the sentinel reports nothing for this time, the test fails. No test takes longer because of this.
 const DEAD: Duration = Duration::from_secs(120);
@@ -371,7 +371,7 @@ fn three_hundred_sentinels_leave_no_thread() {
     own_process!();
     let _gpu = card(mib(64));
     let model = builder().load().unwrap();
-    let before = status("Threads");
+    let before = settled(|| status("Threads"));
     for _ in 0..300 {
         // Some sentinels are dropped before their first sample, and some after it.
         drop(Sentinel::builder().watch(&model).unwrap());

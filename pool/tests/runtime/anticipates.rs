@@ -1,7 +1,7 @@
 //! A running pool loads the model that usually follows, before that model is requested.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use autoplace::plan::GpuLayers;
 use autoplace_pool::{Limits, Pool, Residence};
@@ -15,11 +15,9 @@ use crate::support::{
 /// Makes each load long enough to be worth hiding: the demo model is loaded in no time.
 const LOAD: Duration = Duration::from_millis(400);
 
-/// The pause between two requests, in which a load fits.
-const PAUSE: Duration = Duration::from_millis(1000);
-
-/// A pool of two models on a card with room for one, each of which was wanted after the other several times.
-fn alternating(card: &Card) -> Result<Pool, Failed> {
+/// A pool of two models on a card with room for one, each of which was wanted after the other several times. Also
+/// returns the longest time that an answer has taken.
+fn alternating(card: &Card) -> Result<(Pool, Duration), Failed> {
     let pool = builder(&[card]).machine(machine_without_room(card)).configure(|_, builder| {
         thread::sleep(LOAD);
         builder.n_threads(1).without_learning()
@@ -29,16 +27,20 @@ fn alternating(card: &Card) -> Result<Pool, Failed> {
     // The default limit depends on how long loads take on this machine.
     let pool = pool.limits(Limits::default().reloads_per_minute(1000));
     let pool = pool.model(whole("a")).model(whole("b")).start()?;
-    alternate(&pool)?;
-    Ok(pool)
+    let mut longest = LOAD;
+    alternate(&pool, &mut longest)?;
+    Ok((pool, longest))
 }
 
-/// Requests both models in turn, with a pause after each request.
-fn alternate(pool: &Pool) -> Result<(), Failed> {
+/// Requests both models in turn, with a pause after each request. A load fits into the pause, however slow the machine
+/// is: only then it is worthwhile to load the other model in advance.
+fn alternate(pool: &Pool, longest: &mut Duration) -> Result<(), Failed> {
     for _ in 0..5 {
         for name in ["a", "b"] {
+            let begun = Instant::now();
             answered(pool, name)?;
-            thread::sleep(PAUSE);
+            *longest = begun.elapsed().max(*longest);
+            thread::sleep(2 * *longest);
         }
     }
     Ok(())
@@ -57,7 +59,7 @@ fn small_card() -> Card {
 
 pub(crate) fn what_follows() -> Result<(), Failed> {
     let card = small_card();
-    let pool = alternating(&card)?;
+    let (pool, _) = alternating(&card)?;
     for (last, next) in [("b", "a"), ("a", "b"), ("b", "a")] {
         until(|| state(&pool, next) == Residence::Loaded);
         assert_eq!(state(&pool, last), Residence::Unloaded);
@@ -72,7 +74,7 @@ pub(crate) fn what_follows() -> Result<(), Failed> {
 
 pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     let card = small_card();
-    let pool = alternating(&card)?;
+    let (pool, mut longest) = alternating(&card)?;
     // While somebody uses `b`, `a` does not take its place, even if other uses of `b` end.
     let held = pool.get("b").wait()?;
     drop(held.clone());
@@ -82,11 +84,11 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     drop(held);
     // A request for `b` that comes while `a` is being loaded in its place is still answered. First, both are again
     // requested in turn, because `b` was just requested after itself.
-    alternate(&pool)?;
+    alternate(&pool, &mut longest)?;
     until(|| state(&pool, "a") != Residence::Unloaded);
     answered(&pool, "b")?;
     // A model that somebody has unloaded is loaded for a request alone.
-    alternate(&pool)?;
+    alternate(&pool, &mut longest)?;
     until(|| state(&pool, "a") == Residence::Loaded);
     pool.unload("a")?;
     until(|| state(&pool, "a") == Residence::Unloaded);
@@ -100,7 +102,7 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
 
 pub(crate) fn killed() -> Result<(), Failed> {
     let card = small_card();
-    let pool = alternating(&card)?;
+    let (pool, _) = alternating(&card)?;
     for round in 0..6 {
         for (last, next) in [("a", "b"), ("b", "a")] {
             answered(&pool, last)?;
