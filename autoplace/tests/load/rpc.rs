@@ -164,7 +164,7 @@ fn a_far_machine_that_would_slow_the_model_gets_no_layers() {
     let server = Server::start();
     let far = server.behind(Duration::from_millis(20));
     // On a busy machine, the time of one plan may not be enough to measure the link.
-    let machine = with_free(&[&far], mib(64));
+    let machine = with_free(&[&far], mib(4096));
     let plan = builder(&[&far]).machine(machine.clone()).plan().unwrap();
     assert_eq!(plan.gpus().count(), 0, "{plan}");
     let forced = everything(&[&far]).machine(machine).plan().unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use object::elf::{DT_NEEDED, DT_RUNPATH, DT_SONAME};
+use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_SONAME};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, StringTable};
 
@@ -53,7 +53,7 @@ fn read(data: &[u8]) -> object::Result<Needs> {
                 needs.libraries.insert(text()?);
             } else if tag == DT_SONAME {
                 needs.name = Some(text()?);
-            } else if tag == DT_RUNPATH {
+            } else if tag == DT_RUNPATH || tag == DT_RPATH {
                 needs.run_path = Some(text()?);
             }
         }

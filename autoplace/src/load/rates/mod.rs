@@ -84,7 +84,7 @@ pub fn measure_rates(
         let scale = scale.for_share_of_time(share, threads);
         let mut job = Job::new(device, request, scale, (Some(threads), repacked), &mut machine.host.rates);
         if share < 1.0 {
-            job.quota_threads = Some(threads);
+            job.has_quota = true;
             job.within = job.within.map(|within| within.div_f64(share.max(MIN_SHARE)));
         }
         jobs.push(job);
@@ -114,8 +114,8 @@ struct Job<'a> {
     within: Option<Duration>,
     /// For the host: the number of threads, and whether weights are rearranged.
     way: (Option<u32>, bool),
-    /// For a host with a CPU quota: the number of threads that the quota stops.
-    quota_threads: Option<u32>,
+    /// Whether this is a host with a CPU quota.
+    has_quota: bool,
     /// The PCI address of the card, if NVIDIA's driver knows it.
     card: Option<PciId>,
     rates: &'a mut Option<MeasuredRates>,
@@ -146,7 +146,7 @@ impl<'a> Job<'a> {
             tracing::debug!(device = device.name(), "too little free memory for a measurement");
             cases.clear();
         }
-        Self { device, cases, scale, within: request.within, way, quota_threads: None, card: None, rates }
+        Self { device, cases, scale, within: request.within, way, has_quota: false, card: None, rates }
     }
 
     fn run(
@@ -175,8 +175,8 @@ impl<'a> Job<'a> {
             }
             if index == last || watched_since.elapsed() >= JUDGED_TOGETHER {
                 let mut conditions = watch.so_far();
-                if let Some(threads) = self.quota_threads {
-                    conditions = conditions.without_quota(threads);
+                if self.has_quota {
+                    conditions = conditions.without_quota();
                 }
                 self.add_card(&mut conditions, driver);
                 let judged = std::mem::replace(&mut together, empty.clone());

@@ -127,19 +127,21 @@ impl Driver {
         // The text that is being prepared comes first: others would wait for the same store.
         let prepared = self.session.as_ref().and_then(|session| session.cache.prepares_for());
         if let Some(prepared) = prepared {
-            self.admit(|text| text == prepared);
+            self.admit(|text| text == prepared, None);
         }
-        // If it waits on, the others may overtake it.
+        // If it waits on, the others may overtake it, but not take its room.
+        let waits = prepared.and_then(|prepared| self.queue.entry(prepared));
         let is_other = |text| Some(text) != prepared;
-        while self.admit(is_other) {}
+        while self.admit(is_other, waits) {}
         self.session.as_ref().is_some_and(|session| session.cache.prepares_for().is_some())
     }
 
-    /// Lets the first of these waiting texts join, or prepares it. Returns whether it has joined.
-    fn admit(&mut self, is_one: impl Fn(SequenceId) -> bool) -> bool {
+    /// Lets the first of these waiting texts join, or prepares it. Returns whether it has joined. The text
+    /// `overtaken` keeps its room.
+    fn admit(&mut self, is_one: impl Fn(SequenceId) -> bool, overtaken: Option<QueueEntry>) -> bool {
         let session = self.session.as_ref();
         let rank = |id| session.map(|session| session.work.prompts.rank(id));
-        let joins = |next: &Waiting| session.is_none_or(|session| may_begin(session, next));
+        let joins = |next: &Waiting| session.is_none_or(|session| may_begin(session, overtaken, next));
         let Some(next) = self.queue.take_first(is_one, rank, joins) else { return false };
         let mut prepared = None;
         if let Some(session) = &mut self.session {
@@ -276,9 +278,10 @@ fn queue_entries(session: &LocalSession) -> impl ExactSizeIterator<Item = QueueE
     session.sequences.iter().map(QueueEntry::new)
 }
 
-/// Whether there is room for a waiting text, and no reason to wait for another text.
-fn may_begin(session: &LocalSession, next: &Waiting) -> bool {
-    may_join(session.room(), queue_entries(session), QueueEntry::new(&next.sequence))
+/// Whether there is room for a waiting text beside the running texts and the waiting text `overtaken`, and no reason to
+/// wait for another text.
+fn may_begin(session: &LocalSession, overtaken: Option<QueueEntry>, next: &Waiting) -> bool {
+    may_join(session.room(), queue_entries(session), overtaken, QueueEntry::new(&next.sequence))
         && session.has_sequence_for(next.text.id)
         && !is_being_computed(session, next)
 }

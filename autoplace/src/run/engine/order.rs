@@ -22,10 +22,16 @@ impl QueueEntry {
     }
 }
 
-/// Whether the first waiting text may join the running texts.
-pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = QueueEntry>, next: QueueEntry) -> bool {
+/// Whether the waiting text `next` may join the running texts. Room for the waiting text `prepared` stays free: it is
+/// being restored, and would never join if later texts took its cells. It does not keep a text from running alone.
+pub(super) fn may_join(
+    room: Room,
+    running: impl ExactSizeIterator<Item = QueueEntry>,
+    prepared: Option<QueueEntry>,
+    next: QueueEntry,
+) -> bool {
     let n = running.len();
-    let taken = running.map(|text| reserve(room, text)).sum::<usize>();
+    let taken = running.chain(prepared).map(|text| reserve(room, text)).sum::<usize>();
     let fits = taken.saturating_add(reserve(room, next)) <= room.all || !shares_cells(room);
     n == 0 || (n < room.sequences && fits)
 }
@@ -70,14 +76,28 @@ mod tests {
     fn a_text_joins_while_there_is_room_for_its_expected_length() {
         let shared = room(1000, 4, true);
         let running = || [entry(0, 300, 600)].into_iter();
-        assert!(may_join(shared, running(), entry(1, 100, 400)));
+        assert!(may_join(shared, running(), None, entry(1, 100, 400)));
         // The reserve is an eighth of the present length.
-        assert!(!may_join(shared, running(), entry(1, 700, 5000)));
-        assert!(may_join(shared, [].into_iter(), entry(1, 990, 5000)));
+        assert!(!may_join(shared, running(), None, entry(1, 700, 5000)));
+        assert!(may_join(shared, [].into_iter(), None, entry(1, 990, 5000)));
         let own = room(1000, 4, false);
         let full = |n| std::iter::repeat_n(entry(0, 249, 250), n);
-        assert!(may_join(own, full(3), entry(9, 240, 250)));
-        assert!(!may_join(own, full(4), entry(9, 1, 2)));
+        assert!(may_join(own, full(3), None, entry(9, 240, 250)));
+        assert!(!may_join(own, full(4), None, entry(9, 1, 2)));
+    }
+
+    #[test]
+    fn texts_that_overtake_a_prepared_one_leave_it_its_room() {
+        let shared = room(1000, 4, true);
+        let small = entry(2, 200, 250);
+        let prepared = || Some(entry(1, 600, 700));
+        assert!(may_join(shared, [entry(0, 90, 100)].into_iter(), prepared(), entry(2, 100, 200)));
+        assert!(!may_join(shared, [entry(0, 90, 100)].into_iter(), prepared(), small));
+        assert!(may_join(shared, [entry(0, 90, 100)].into_iter(), None, small));
+        // If nothing runs, a text runs alone.
+        assert!(may_join(shared, [].into_iter(), prepared(), entry(2, 900, 950)));
+        // Caches of their own have room for each.
+        assert!(may_join(room(1000, 4, false), [entry(0, 90, 100)].into_iter(), prepared(), small));
     }
 
     proptest! {
@@ -103,7 +123,7 @@ mod tests {
                     }
                 }
                 waiting.sort_by_key(|text| text.arrival);
-                while waiting.first().is_some_and(|next| may_join(room, running.iter().copied(), *next)) {
+                while waiting.first().is_some_and(|next| may_join(room, running.iter().copied(), None, *next)) {
                     running.push(waiting.remove(0));
                 }
                 while let Some(last) = too_many(room, running.iter().copied()) {

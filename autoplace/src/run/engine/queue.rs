@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use super::order::QueueEntry;
 use crate::decode::context::Room;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
@@ -148,6 +149,13 @@ impl Queue {
     /// Whether one of these texts waits.
     pub(super) fn has_waiting(&self, is_one: impl Fn(SequenceId) -> bool) -> bool {
         lock(&self.state).waiting.iter().any(|waiting| is_one(waiting.text.id))
+    }
+
+    /// The facts about this text, if it waits.
+    pub(super) fn entry(&self, text: SequenceId) -> Option<QueueEntry> {
+        let state = lock(&self.state);
+        let waiting = state.waiting.iter().find(|waiting| waiting.text.id == text)?;
+        Some(QueueEntry::new(&waiting.sequence))
     }
 
     /// Adds the waiting texts that have not begun to `prompts`.

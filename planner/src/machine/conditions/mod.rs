@@ -59,7 +59,8 @@ pub struct RateConditions {
     /// The share of the cores' time that the hypervisor gave to other machines (`/proc/stat`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steal: Option<u32>,
-    /// The share of the time in which a CPU quota stopped this process (`cpu.stat`).
+    /// The share of the time in which a CPU quota stopped this process (`cpu.stat`), added up over the cores: a process
+    /// that is stopped on two cores for 60 % of the time has 120.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled: Option<u32>,
     /// How often the processor lowered its clock because of heat.
@@ -100,12 +101,11 @@ impl RateConditions {
         self.disturbance() == 0
     }
 
-    /// The conditions without the effects of a CPU quota on this many threads of this process. They apply to the rates
-    /// of a host whose plans take the quota into account: the measured runs are so short that the quota stops few of
-    /// them.
-    pub fn without_quota(mut self, threads: u32) -> Self {
+    /// The conditions without the effects of a CPU quota. They apply to the rates of a host whose plans take the quota
+    /// into account: the measured runs are so short that the quota stops few of them.
+    pub fn without_quota(mut self) -> Self {
         // Threads that a quota stops also count as waiting.
-        let stopped = self.throttled.take().unwrap_or(0).saturating_mul(threads);
+        let stopped = self.throttled.take().unwrap_or(0);
         self.waited = self.waited.map(|waited| waited.saturating_sub(stopped));
         self.pressure_before = None;
         self
@@ -135,7 +135,7 @@ impl RateConditions {
                 .map(|percent| format!("its threads waited for a core {percent} % of the time")),
             over(self.steal, MIN_STEAL).map(|percent| format!("other virtual machines took {percent} % of the cores")),
             over(self.throttled, MIN_THROTTLED)
-                .map(|percent| format!("the CPU quota stopped it {percent} % of the time")),
+                .map(|percent| format!("the CPU quota stopped it {} % of the time", percent.min(100))),
             over(self.pressure_before, MIN_PRESSURE)
                 .map(|percent| format!("threads waited for a core {percent} % of the ten seconds before")),
             self.overheated.filter(|&n| n > 0).map(|_| "the processor was too hot for its clock".to_owned()),
@@ -234,7 +234,7 @@ impl ConditionsWatch {
             waited: gone(first.waited_ns, last.waited_ns).map(|ns| share(ns / 1000)),
             others,
             steal: gone(first.steal, last.steal).map(|steal| share(ticks(steal)) / cores),
-            throttled: gone(first.throttled_us, last.throttled_us).map(|us| share(us).min(100)),
+            throttled: gone(first.throttled_us, last.throttled_us).map(share),
             overheated: gone(first.overheated, last.overheated).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             clock_mhz: clock_mhz(tree),
             temperature: temperature(tree),
@@ -303,8 +303,9 @@ fn waited(tree: Tree<'_>) -> Option<u64> {
     waited.fold(None, |sum, ns| Some(sum.unwrap_or(0_u64).saturating_add(ns)))
 }
 
-/// Microseconds for which a control group's quota has stopped this process: the largest number of any group around the
-/// process (cgroup-v2.rst, `cpu.stat`; version 1 counts nanoseconds).
+/// Microseconds for which a control group's quota has stopped this process, added up over the cores
+/// (`unthrottle_cfs_rq` of Linux): the largest number of any group around the process (cgroup-v2.rst, `cpu.stat`;
+/// version 1 counts nanoseconds).
 fn throttled(tree: Tree<'_>) -> Option<u64> {
     let groups = tree.read("/proc/self/cgroup", &mut Notes::default())?;
     let mut most = None;

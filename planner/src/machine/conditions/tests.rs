@@ -76,16 +76,17 @@ fn each_kind_of_other_work_disturbs_a_measurement_and_is_named() {
 
 #[test]
 fn under_a_quota_that_plans_know_only_other_work_disturbs_a_measurement() {
-    // The quota stops two threads for 60 % of the time. They count as waiting.
-    let stopped = seen([20, 0, 20], 300, [150, 0], 90.0);
+    // The quota stops two threads, on two cores, for 60 % of the time. They count as waiting.
+    let stopped = seen([20, 0, 20], 300, [300, 0], 90.0);
     assert!(!stopped.is_quiet());
-    let stopped = stopped.without_quota(2);
+    assert!(stopped.to_string().contains("stopped it 100 %"), "{stopped}");
+    let stopped = stopped.without_quota();
     assert!(stopped.is_quiet() && stopped.reasons().is_empty(), "{stopped:?}");
     for (conditions, word) in [
-        (seen([45, 0, 20], 300, [150, 0], 0.0), "other programs used 1.0 cores"),
-        (seen([20, 0, 20], 360, [150, 0], 0.0), "waited for a core 24 % of the time"),
+        (seen([45, 0, 20], 300, [300, 0], 0.0), "other programs used 1.0 cores"),
+        (seen([20, 0, 20], 360, [300, 0], 0.0), "waited for a core 24 % of the time"),
     ] {
-        assert!(conditions.without_quota(2).to_string().contains(word), "{word}");
+        assert!(conditions.without_quota().to_string().contains(word), "{word}");
     }
 }
 
