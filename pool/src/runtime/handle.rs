@@ -2,12 +2,12 @@
 
 use std::any::Any;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use autoplace::Model;
 use autoplace::generate::{self, Engine};
 
-use super::state::{Entry, Id, Shared};
+use super::state::{Entry, Id, Loaded, Shared};
 
 /// A loaded model of a pool. The pool may re-place the model, but does not unload it before the last handle is dropped.
 ///
@@ -53,29 +53,12 @@ impl ModelHandle {
     ///
     /// The errors of [`EngineBuilder::start`](generate::EngineBuilder::start).
     pub fn engine(&self) -> Result<Engine, generate::Error> {
-        let known = |shared: &Shared| {
-            let mut state = shared.lock();
-            state.entry(self.id).and_then(|entry| entry.loaded.as_ref()?.engine.clone())
-        };
-        if let Some(engine) = known(&self.shared) {
-            return Ok(engine);
-        }
-        let starting = {
-            let mut state = self.shared.lock();
-            state.entry(self.id).and_then(|entry| Some(Arc::clone(&entry.loaded.as_ref()?.starting)))
-        };
-        let _starting = starting.as_ref().map(|starting| starting.lock().unwrap_or_else(PoisonError::into_inner));
-        // Meanwhile, the engine was started through another handle.
-        if let Some(engine) = known(&self.shared) {
-            return Ok(engine);
-        }
-        let started = Engine::new(&self.model)?;
-        let mut state = self.shared.lock();
-        let loaded = state.entry(self.id).and_then(|entry| entry.loaded.as_mut());
-        if let Some(loaded) = loaded {
-            loaded.engine = Some(started.clone());
-        }
-        Ok(started)
+        self.made_once(
+            |loaded| loaded.engine.clone(),
+            |loaded| &loaded.starting,
+            || Engine::new(&self.model),
+            |loaded, started| loaded.engine = Some(started),
+        )
     }
 
     /// A value that an application keeps with the loaded model; all handles share it, and all must ask for the same
@@ -86,29 +69,39 @@ impl ModelHandle {
     ///
     /// Those of `make`.
     pub fn attached<T: Any + Send + Sync, E>(&self, make: impl FnOnce(&Self) -> Result<T, E>) -> Result<Arc<T>, E> {
-        let known = |shared: &Shared| {
-            let mut state = shared.lock();
-            let attached = state.entry(self.id).and_then(|entry| entry.loaded.as_ref()?.attached.clone())?;
-            attached.downcast::<T>().ok()
-        };
-        if let Some(known) = known(&self.shared) {
-            return Ok(known);
+        self.made_once(
+            |loaded| loaded.attached.clone()?.downcast::<T>().ok(),
+            |loaded| &loaded.making,
+            || Ok(Arc::new(make(self)?)),
+            |loaded, made| loaded.attached = Some(made),
+        )
+    }
+
+    /// What `known` finds at the loaded model. If it finds nothing, `make` makes the value, and `keep` puts it there.
+    /// The lock is held meanwhile, so that only one of several handles makes the value.
+    fn made_once<V: Clone, E>(
+        &self,
+        known: impl Fn(&Loaded) -> Option<V>,
+        lock: impl Fn(&Loaded) -> &Arc<Mutex<()>>,
+        make: impl FnOnce() -> Result<V, E>,
+        keep: impl FnOnce(&mut Loaded, V),
+    ) -> Result<V, E> {
+        let look = || self.shared.lock().entry(self.id).and_then(|entry| known(entry.loaded.as_ref()?));
+        if let Some(value) = look() {
+            return Ok(value);
         }
-        let making = {
-            let mut state = self.shared.lock();
-            state.entry(self.id).and_then(|entry| Some(Arc::clone(&entry.loaded.as_ref()?.making)))
-        };
+        let of = |entry: &mut Entry| Some(Arc::clone(lock(entry.loaded.as_ref()?)));
+        let making = self.shared.lock().entry(self.id).and_then(of);
         let _making = making.as_ref().map(|making| making.lock().unwrap_or_else(PoisonError::into_inner));
-        // Meanwhile, the value was made through another handle.
-        if let Some(known) = known(&self.shared) {
-            return Ok(known);
+        // Meanwhile, the value may have been made through another handle.
+        if let Some(value) = look() {
+            return Ok(value);
         }
-        let made = Arc::new(make(self)?);
-        let mut state = self.shared.lock();
-        if let Some(loaded) = state.entry(self.id).and_then(|entry| entry.loaded.as_mut()) {
-            loaded.attached = Some(Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
+        let value = make()?;
+        if let Some(loaded) = self.shared.lock().entry(self.id).and_then(|entry| entry.loaded.as_mut()) {
+            keep(loaded, value.clone());
         }
-        Ok(made)
+        Ok(value)
     }
 
     /// Reports a text that has ended, for the pool's predictions: its computed prompt tokens, and its generated tokens.
