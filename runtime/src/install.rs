@@ -1,8 +1,9 @@
-//! Installs a runtime from a file, a folder or an address into the user's folder. The runtime is checked against its
-//! manifest, and is installed completely or not at all.
+//! Installs a runtime from an archive, a folder or an address into a folder of runtimes, such as the user's. The
+//! runtime is checked against its manifest, and is installed completely or not at all.
 //!
-//! The work happens in a separate folder next to those of the installed runtimes. A single rename installs the result,
-//! so no program ever finds an incomplete runtime. The next installation removes the remains of an interrupted one.
+//! The work happens in the folder `.new` beside the installed runtimes. A rename gives the result its name, so no
+//! program ever finds an incomplete runtime. If a runtime is replaced, another rename puts it aside first. The next
+//! installation removes what an interrupted one has left.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -19,11 +20,11 @@ use crate::set::Set;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// A `.tar.gz` archive that contains the set's folder, or directly the set's files.
+    /// A `.tar.gz` archive that contains a runtime's folder, or directly a runtime's files.
     File(PathBuf),
-    /// A folder that contains a runtime.
+    /// A runtime's folder: the one with the manifest.
     Folder(PathBuf),
-    /// The address of an archive, whose hash is required.
+    /// The address of such an archive. [`install`] then requires the archive's hash.
     #[cfg(feature = "fetch")]
     Url(String),
 }
@@ -39,6 +40,7 @@ impl Source {
         if path.is_dir() { Self::Folder(path) } else { Self::File(path) }
     }
 
+    /// The source in an error: a path, or an address without its query, which may be signed.
     fn name(&self) -> String {
         match self {
             Self::File(path) | Self::Folder(path) => path.display().to_string(),
@@ -52,24 +54,27 @@ impl Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes read from the source so far.
+    /// Bytes of the archive that were read so far, or bytes of the folder's files that were copied.
     pub done: u64,
-    /// The total bytes, if known.
+    /// The bytes of the whole archive, or of all files that are copied. `None` if a server does not state the length.
     pub total: Option<u64>,
 }
 
-/// Maximum unpacked size of a set. A CUDA backend for every card takes some 600 MB.
+/// Maximum bytes of all files in an archive, once unpacked. A CUDA backend for every card takes some 600 MB.
 const MAX_BYTES: u64 = 8 << 30;
 
-/// Installs a runtime into a folder ([`user_folder`](crate::user_folder)), in a subfolder with the runtime's name. If a
-/// complete runtime of this name exists, it stays unchanged; a damaged one is replaced. `sha256` (64 hexadecimal
-/// digits) is the hash of the archive; it is required for an address. `progress` returns whether to continue.
+/// Installs a runtime into the folder `into` (such as [`user_folder`](crate::user_folder)), in a subfolder with the
+/// runtime's name. If the same runtime (with an equal manifest) is there already and complete, it stays unchanged.
+/// Another runtime of this name, or a damaged one, is replaced. `sha256` (64 hexadecimal digits) is the hash of the
+/// archive; an address requires it, and a folder has none. `progress` is called after each piece of an archive and each
+/// file of a folder, and returns whether to continue. Waits while another process installs into the same folder.
 ///
 /// # Errors
 ///
 /// [`Error::Source`] if the source is not a runtime's archive, has another hash, or cannot be fetched, for example
-/// because `AUTOPLACE_OFFLINE` or `HF_HUB_OFFLINE` is set; the errors of [`Set::check`] for an incomplete set;
-/// [`Error::Cancelled`]; [`Error::Io`].
+/// because `AUTOPLACE_OFFLINE` or `HF_HUB_OFFLINE` is set; [`Error::NoManifest`] for a folder without a manifest, and
+/// for an invalid manifest; the errors of [`Set::check`] for an incomplete runtime; [`Error::Cancelled`];
+/// [`Error::Io`]. After an error, the installed runtimes are those from before.
 pub fn install(
     source: &Source,
     sha256: Option<&str>,
@@ -79,12 +84,14 @@ pub fn install(
     fs::create_dir_all(into).map_err(io(into, "make"))?;
     let lock = into.join(".lock");
     let lock = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(io(&lock, "lock"))?;
-    let new = into.join(".new");
-    let afresh = |folder: &Path| {
-        let gone = if folder.exists() { fs::remove_dir_all(folder) } else { Ok(()) };
-        gone.map_err(io(folder, "remove"))
+    // Names that begin with a dot do not count as installed runtimes.
+    let (new, old) = (into.join(".new"), into.join(".old"));
+    let remove = |folder: &Path| {
+        let removed = if folder.exists() { fs::remove_dir_all(folder) } else { Ok(()) };
+        removed.map_err(io(folder, "remove"))
     };
-    afresh(&new)?;
+    remove(&new)?;
+    remove(&old)?;
     fs::create_dir(&new).map_err(io(&new, "make"))?;
     let installed = bring(source, sha256, &new, progress).and_then(|unpacked| {
         let set = Set::read(&unpacked)?;
@@ -93,16 +100,25 @@ pub fn install(
         if Set::read(&folder).is_ok_and(|there| there.manifest == set.manifest && there.check().is_ok()) {
             return Set::read(&folder);
         }
-        afresh(&folder)?;
-        fs::rename(&unpacked, &folder).map_err(io(&folder, "make"))?;
+        let replaces = folder.exists();
+        if replaces {
+            fs::rename(&folder, &old).map_err(io(&folder, "move"))?;
+        }
+        if let Err(error) = fs::rename(&unpacked, &folder) {
+            if replaces {
+                fs::rename(&old, &folder).map_err(io(&old, "move back"))?;
+            }
+            return Err(io(&folder, "make")(error));
+        }
         Set::read(&folder)
     });
-    afresh(&new)?;
+    remove(&new)?;
+    remove(&old)?;
     drop(lock);
     installed
 }
 
-/// Copies a set into the empty folder `new`. Returns the folder that then holds the set: `new`, or a folder below it.
+/// Copies a runtime into the empty folder `new`. Returns the folder with the runtime: `new`, or a folder below it.
 fn bring(
     source: &Source,
     sha256: Option<&str>,
@@ -153,20 +169,24 @@ fn bring(
         (_, Err(error)) => return Err(refuse(error.to_string())),
         (_, Ok(())) => unpacked.map_err(&refuse)?,
     }
-    // The archive contains the set's folder, or directly the set's files.
+    // The archive contains a runtime's folder, or directly a runtime's files.
     if new.join(MANIFEST).exists() {
         return Ok(new.to_owned());
     }
-    let alone = crate::find::installed(new).into_iter().flatten().map(|set| set.folder).next();
-    alone.ok_or_else(|| refuse(format!("there is no {MANIFEST} in it")))
+    match crate::find::installed(new).into_iter().next() {
+        Some(set) => Ok(set?.folder),
+        None => Err(refuse(format!("there is no {MANIFEST} in it"))),
+    }
 }
 
-/// Copies the files that a manifest names.
+/// Copies a manifest and the files that it names.
 fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -> Result<PathBuf, Error> {
     let set = Set::read(folder)?;
-    // The set is checked before it is copied, because unlisted files must not be copied.
+    // A library that the manifest does not name is not copied, so a check of the copy would not notice it.
     set.check()?;
-    let (mut done, total) = (0, Some(set.bytes()));
+    let manifest = folder.join(MANIFEST);
+    let of_manifest = manifest.metadata().map_err(io(&manifest, "read"))?.len();
+    let (mut done, total) = (0, Some(set.bytes().saturating_add(of_manifest)));
     for name in files(folder)?.iter().filter(|name| *name == MANIFEST || set.manifest.files.contains_key(*name)) {
         let (from, to) = (folder.join(name), new.join(name));
         let parent = to.parent().unwrap_or(new);
@@ -188,7 +208,7 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     for entry in archive.entries().map_err(no_archive)? {
         let mut entry = entry.map_err(no_archive)?;
         let path = entry.path().map_err(no_archive)?.into_owned();
-        // `tar .` packs the folder itself as an entry.
+        // `tar .` begins each path with `./`, and packs the folder itself as an entry.
         let plain: PathBuf = path.components().filter(|part| *part != std::path::Component::CurDir).collect();
         // A manifest uses slashes on every system.
         let name = plain.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
@@ -250,10 +270,10 @@ mod fetch {
 
     use ureq::Agent;
 
-    /// The time limit of a connection and of each read.
+    /// The time limit of making a connection, of waiting for an answer, and of each read.
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
-    /// A reader of the content at an address, and the content's length in bytes.
+    /// A reader of the content at an address, and the content's length in bytes if the server states it.
     pub(super) fn get(url: &str) -> Result<(Box<dyn Read>, Option<u64>), String> {
         for variable in ["AUTOPLACE_OFFLINE", "HF_HUB_OFFLINE"] {
             let value = std::env::var(variable).unwrap_or_default();

@@ -236,6 +236,23 @@ mod install {
     }
 
     #[test]
+    fn another_runtime_of_the_same_name_is_replaced_once_the_new_one_is_complete() {
+        let source = TempDir::new().unwrap();
+        let set = made(source.path(), "set", &["CPU"]);
+        let world = World::new(&archive(&set.folder, "set"));
+        let other = made(&world.home(), "set", &["CPU", "CUDA"]);
+        assert_ne!(other.manifest, set.manifest);
+        // The remains of an installation that was killed while it replaced a runtime.
+        fs::create_dir_all(world.home().join(".old/half")).unwrap();
+        assert!(matches!(world.install(Some("123")), Err(Error::Source { .. })));
+        assert_eq!(installed(&world.home()), [Ok(other)]);
+        let there = world.install(None).unwrap();
+        assert_eq!(there.manifest, set.manifest);
+        assert_eq!(installed(&world.home()), [Ok(there)]);
+        assert!(!world.home().join(".old").exists());
+    }
+
+    #[test]
     fn anything_but_a_complete_archive_is_refused_and_leaves_nothing() {
         let source = TempDir::new().unwrap();
         let set = made(source.path(), "set", &["CPU"]);
@@ -244,6 +261,9 @@ mod install {
         let damaged = archive(&set.folder, "set");
         let half = &good[..good.len() / 2];
         let nothing = archive(&set.folder.join("licences"), "licences");
+        let invalid = made(source.path(), "invalid", &["CPU"]).folder;
+        fs::write(invalid.join(MANIFEST), "{}").unwrap();
+        let invalid = archive(&invalid, "invalid");
         let other = sha256(b"another");
         for (case, bytes, hash, expected) in [
             ("half of it", half, None, "not a complete .tar.gz"),
@@ -252,6 +272,7 @@ mod install {
             ("another hash", &good, Some(&*other), &*other.to_ascii_lowercase()),
             ("no hash", &good, Some("123"), "64 hexadecimal digits"),
             ("no manifest", &nothing, None, "runtime.json"),
+            ("an invalid manifest", &invalid, None, "missing field"),
             ("a damaged file", &damaged, None, "in the manifest"),
             ("a path that leads out", &hostile("../evil", EntryType::Regular), None, "`../evil`"),
             ("a path of the system", &hostile("/tmp/evil", EntryType::Regular), None, "`/tmp/evil`"),
@@ -290,9 +311,11 @@ mod install {
         }
         // The remains of a killed installation are also removed.
         fs::create_dir_all(world.home().join(".new/half")).unwrap();
-        let (there, seen) = install(&Source::File(world.archive.clone()), u64::MAX);
-        there.unwrap();
-        assert_eq!(seen.total, Some(seen.done));
+        for from in [Source::File(world.archive.clone()), Source::Folder(set.folder.clone())] {
+            let (there, seen) = install(&from, u64::MAX);
+            there.unwrap();
+            assert_eq!(seen.total, Some(seen.done), "{from:?}");
+        }
         assert!(!world.home().join(".new").exists());
     }
 

@@ -1,5 +1,5 @@
 //! Decides whether a loaded model moves to its other placement: the rule must ask for it, the other placement must fit,
-//! and the file must be cached.
+//! and the file must be cached and unchanged.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ impl Model {
             }
             // The lost time must also cover the time for reading from the disk.
             cold if !counters.depth()?.is_due(ahead, cold) => return None,
-            _ => self.without_room(&other),
+            // The model cannot be loaded again from a file that was replaced meanwhile.
+            _ => self.check_file().err().map(|error| error.to_string()).or_else(|| self.without_room(&other)),
         };
         let Some(obstacle) = obstacle else { return Some(other) };
         tracing::info!(target: "autoplace::generate", "the model does not follow the depth of its text: {obstacle}");

@@ -130,6 +130,11 @@ impl Model {
         })
     }
 
+    /// Checks that the model can be loaded again from its file: the header can be read, and the length is the same.
+    pub(crate) fn check_file(&self) -> Result<(), Error> {
+        self.read_again().map(drop)
+    }
+
     /// Reads the header and the profile again. Refuses a file whose length has changed.
     fn read_again(&self) -> Result<(Header, ModelProfile), Error> {
         let (header, profile) = self.options().read()?;
@@ -185,13 +190,22 @@ impl Model {
     /// them wait until the model is loaded. If memory runs short, further plans are tried as in the first load, and the
     /// [report](Self::report) lists the attempts.
     ///
+    /// The model is loaded again from its file, so the header of the file is read first. If the length of the file (or
+    /// of its shards together) is not what it was at the load, nothing is released. A file that has the same length but
+    /// another content is not noticed: the model then has the new content.
+    ///
     /// # Errors
     ///
-    /// After the following errors, the model stays where it is: [`Error::Busy`] while a stream of this model lives,
-    /// [`Error::NativeHeld`] while other objects use the native model, and the errors of [`replan`](Self::replan) if no
-    /// plan was passed and the model is loaded. Any other error is an error of
-    /// [`ModelBuilder::load`](super::ModelBuilder::load). The model is then unloaded, and streams fail with
-    /// [`Error::NotLoaded`] until a re-placement succeeds.
+    /// After the following errors, the model stays loaded where it is:
+    ///
+    /// - [`Error::Busy`] while a stream of this model lives;
+    /// - [`Error::NativeHeld`] while other objects use the native model;
+    /// - [`gguf::Error::Changed`] if the length of the file has changed, and the other errors of [`gguf::Error`] if the
+    ///   file is gone or its header is damaged (all in [`Error::Gguf`]), and the errors of reading an adapter's file;
+    /// - the errors of [`replan`](Self::replan) if no plan was passed and the model is loaded.
+    ///
+    /// Any other error is an error of [`ModelBuilder::load`](super::ModelBuilder::load). The model is then unloaded,
+    /// and streams fail with [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_in_worker() {
             return self.replace_in_worker(plan);
@@ -199,7 +213,7 @@ impl Model {
         // If no plan can be made, this fails before anything is released.
         match plan.is_none() && self.native().is_ok() {
             true => drop(self.replan()?),
-            false => drop(self.read_again()?),
+            false => self.check_file()?,
         }
         let _replacing = self.replacing();
         self.take_to_release()?;

@@ -99,7 +99,11 @@ pub(super) fn warm_up(
 /// the context has rows of pictures or sounds, a whole batch is reserved again, because a change of adapters loses the
 /// room for as many rows.
 ///
-/// llama.cpp rounds each number up to a multiple of the sequences (llama-context.cpp, `graph_reserve`).
+/// llama.cpp rounds each number up to a multiple of the sequences (llama-context.cpp, `graph_reserve`). So with two
+/// sequences, [`MAX_NOT_OFFLOADED`] tokens are reserved as 32, for which GPUs compute; the graph in which the host
+/// computes is reserved by [`Verify::Full`] alone, with 30 tokens, and the host's buffers may grow later. Plans do not
+/// count that graph, and it takes up to 2 % more of a card than planned (docs/load-contract.md). So the numbers are not
+/// rounded down here.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());

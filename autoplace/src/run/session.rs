@@ -252,7 +252,8 @@ impl Session {
     /// The following errors come before the model is released, so the session continues unchanged:
     /// [`Error::ContextTooSmall`] and [`Error::TooFewSequences`] if the plan has no room for the texts,
     /// [`Error::NativeHeld`] while another part of the application uses the native model, [`Error::Load`] when no plan
-    /// fits, [`Error::Native`] when a state cannot be saved.
+    /// fits or when the model's file is gone, damaged or of another length
+    /// ([`gguf::Error::Changed`](crate::gguf::Error::Changed)), [`Error::Native`] when a state cannot be saved.
     ///
     /// Later errors are those of [`ModelBuilder::load`](crate::ModelBuilder::load). After them, the model is unloaded
     /// ([`is_loaded`](Self::is_loaded) is false), and the texts wait for a successful re-placement.

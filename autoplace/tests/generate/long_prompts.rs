@@ -57,17 +57,16 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
     }
 }
 
-/// A vocabulary of byte pairs. It divides a text into words by the rule `pre`.
-fn byte_pairs(pre: &str) -> Builder {
-    // GPT-2 writes each byte as a character. The last three characters are the bytes of 日.
-    let normal = ["Ċ", "a", "aa", ".", "..", "æ", "Ĺ", "¥"];
+/// A vocabulary of pairs of `normal`, which begins with a line's end and the texts of "a", "aa", "." and "..". It
+/// divides a text into words by the rule `pre`.
+fn pairs(pre: &str, normal: &[&str]) -> Builder {
     let n = TINY_VOCABULARY as usize;
     let controls = (normal.len()..n).map(|id| format!("<control{id}>"));
     let kinds: Vec<i32> = (0..n).map(|id| if id < normal.len() { 1 } else { 3 }).collect();
     tiny_llama_without_vocabulary()
         .str("tokenizer.ggml.model", "gpt2")
         .str("tokenizer.ggml.pre", pre)
-        .array_str("tokenizer.ggml.tokens", normal.map(str::to_owned).into_iter().chain(controls))
+        .array_str("tokenizer.ggml.tokens", normal.iter().map(|text| (*text).to_owned()).chain(controls))
         .array_i32("tokenizer.ggml.token_type", &kinds)
         .array_str("tokenizer.ggml.merges", ["a a", ". ."])
         .u32("tokenizer.ggml.bos_token_id", normal.len() as u32)
@@ -75,10 +74,19 @@ fn byte_pairs(pre: &str) -> Builder {
         .bool("tokenizer.ggml.add_bos_token", false)
 }
 
-/// Rules by which llama.cpp divides a text into words (llama-vocab.cpp, `llm_tokenizer_bpe`).
-const PRES: &str = "gpt-2 llama-bpe qwen2 qwen35 gpt-4o tekken deepseek-llm deepseek-coder deepseek-v3 \
-    spark2_5 youtu falcon starcoder jais-2 bloom viking chameleon granite-embed-multi-97m \
-    tiny_aya kimi-k2 superbpe bailingmoe seed-coder afmoe exaone-moe minicpm5";
+/// One name for each rule by which llama.cpp divides a text into words (llama-vocab.cpp, `llm_tokenizer_bpe`). Further
+/// names have the same expressions as one of these.
+const PRES: &str = "gpt-2 llama-bpe qwen2 qwen35 gpt-4o tekken tekken-num3 deepseek-llm deepseek-coder deepseek-v3 \
+    spark2_5 youtu falcon starcoder jais-2 bloom viking chameleon granite-embed-multi-97m default flint k2-horizon \
+    laguna ufakzeka tiny_aya kimi-k2 superbpe bailingmoe seed-coder afmoe exaone-moe minicpm5";
+
+/// Rules for vocabularies whose tokens are texts as they are, and not GPT-2's characters for bytes.
+const PLAIN_PRES: &str = "gemma4 mmbert sarvam-moe domyn-small soprano whitespace";
+
+/// Texts that are one word by most rules.
+fn words() -> [String; 3] {
+    ["a", "日", "."].map(|of| of.repeat((MEGABYTE >> 4) / of.len()))
+}
 
 /// The test runs on a thread with Rust's default stack. `std::regex` recurses once for each character of a word, and
 /// might overflow this stack.
@@ -87,13 +95,25 @@ fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bpe.gguf");
     for pre in PRES.split(' ') {
-        byte_pairs(pre).write_sparse(&path).unwrap();
+        // GPT-2 writes each byte as a character. The last three characters are the bytes of 日.
+        pairs(pre, &["Ċ", "a", "aa", ".", "..", "æ", "Ĺ", "¥"]).write_sparse(&path).unwrap();
         let vocab = native(&path).unwrap().vocab();
-        for of in ["a", "日", "."] {
-            let text = of.repeat((MEGABYTE >> 4) / of.len());
+        for text in words() {
             let tokens = vocab.tokenize(&text, false, false).unwrap();
             let bytes: Vec<u8> = tokens.into_iter().flat_map(|token| vocab.piece(token, false).unwrap()).collect();
-            assert!(bytes == text.as_bytes(), "{pre}: {of:?}");
+            assert!(bytes == text.as_bytes(), "{pre}: {:?}", text.chars().next());
+        }
+    }
+    for pre in PLAIN_PRES.split(' ') {
+        let normal = ["\n", "a", "aa", ".", "..", "日", "▁"];
+        pairs(pre, &normal).write_sparse(&path).unwrap();
+        let vocab = native(&path).unwrap().vocab();
+        for text in words() {
+            let tokens = vocab.tokenize(&text, false, false).unwrap();
+            let read: String = tokens.into_iter().map(|token| normal[token as usize]).collect();
+            // A space is put before mmBERT's texts.
+            let read = if pre == "mmbert" { read.strip_prefix('▁').unwrap() } else { &read };
+            assert!(read == text, "{pre}: {:?}", text.chars().next());
         }
     }
 }

@@ -122,6 +122,27 @@ fn a_long_prompt_begins_in_the_deep_placement() {
     assert!(!stays.generate(&*prompt).temp(0.0).max_tokens(8).text().unwrap().is_empty() && !text.is_empty());
 }
 
+#[test]
+fn a_model_whose_file_has_another_length_does_not_move() {
+    own_process!();
+    let _card = card(mib(64));
+    let folder = tempfile::tempdir().unwrap();
+    let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
+    let mut bytes = std::fs::read(demo_path()).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    let request = request().n_ctx(1024).n_ubatch(64);
+    let [shallow, deep] = [0, 7].map(|layers| plan(&path, &request, layers));
+    let saved = crossing(&path, &request, [&shallow, &deep], CROSSING);
+    let model = Model::builder(&path).n_threads(1).follow(saved).load().unwrap();
+    let expected = generations(&load(&path, &request, 0), PROMPT, 300)[1].clone().text().unwrap();
+    bytes.push(0);
+    std::fs::write(&other, bytes).and_then(|()| std::fs::rename(&other, &path)).unwrap();
+    let mut stream = generations(&model, PROMPT, 300)[1].clone().stream().unwrap();
+    let text: String = stream.by_ref().map(Result::unwrap).collect();
+    assert_eq!(text, expected);
+    assert!(!is_deep(&model) && stream.statistics().moves == 0 && stream.last_replaced().is_none());
+}
+
 /// A sentinel requests a re-placement if there is not enough memory.
 #[test]
 fn a_requested_re_placement_goes_before_a_move_that_is_due() {

@@ -179,6 +179,35 @@ fn an_idle_model_is_not_released_without_a_plan_or_for_another_file() {
 }
 
 #[test]
+fn a_text_goes_on_in_its_place_if_the_file_has_another_length() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
+    let mut bytes = std::fs::read(demo_path()).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    let gpu = card(mib(64));
+    let model = load(&path, &request(), 7);
+    let used = gpu.used();
+    let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
+    bytes.push(0);
+    std::fs::write(&other, bytes).and_then(|()| std::fs::rename(&other, &path)).unwrap();
+    for plan in [None, Some(Plan::clone(&model.placement()))] {
+        let refused = text.stream.replace(plan).unwrap_err();
+        assert_matches!(&refused, Error::Load(error)
+            if matches!(**error, load::Error::Gguf(gguf::Error::Changed { .. })));
+        text.piece();
+        // A request by another part of the application is refused as well, and the text goes on.
+        model.request_replace(Replacement::By(Box::new(Plan::clone(&model.placement()))));
+        text.piece();
+    }
+    std::fs::remove_file(&path).unwrap();
+    let refused = text.stream.replace(Some(Plan::clone(&model.placement()))).unwrap_err();
+    assert_matches!(&refused, Error::Load(error) if matches!(**error, load::Error::Gguf(gguf::Error::Open { .. })));
+    assert_eq!(gpu.used(), used);
+    text.end();
+}
+
+#[test]
 fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     own_process!();
     let path = demo_path();

@@ -15,7 +15,7 @@ use super::kept::{is_dict, pay, walk};
 use super::list::List;
 use super::methods::{CHANGING, DICT_METHODS, LIST_METHODS, check_format, pad, replaced};
 use super::numbers::{float_of, integer_of, truth, whole};
-use super::printing::{escaped, repr, text_of};
+use super::printing::{escaped, marked_as, repr, text_of};
 use super::source::{ATTRIBUTE, ITEMS, LIST, PRINTF, PRIVATE, UNSET};
 use super::{characters, python};
 
@@ -68,10 +68,11 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let arguments = all(arguments);
         let given = bound("trim", &arguments, 0, &["chars"])?;
         let text = text_of(state, value)?;
-        Ok::<_, Error>(match arguments::text(&given[0])? {
+        let trimmed = match arguments::text(&given[0])? {
             Some(chars) => text.trim_matches(|c| chars.contains(c)).to_owned(),
             None => text.trim_matches(python::is_space).to_owned(),
-        })
+        };
+        Ok::<_, Error>(marked_as(value.is_safe(), trimmed))
     });
     environment.add_filter("replace", |state: &State, value: &Value, arguments: Rest<ValueOrKwargs>| {
         let arguments = all(arguments);
@@ -87,16 +88,15 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         ("upper", str::to_uppercase as fn(&str) -> String),
         ("lower", str::to_lowercase),
         ("capitalize", python::capitalize),
-        ("title", python::title_words),
     ] {
         environment.add_filter(name, move |state: &State, value: &Value| {
-            let changed = change(&text_of(state, value)?);
-            Ok::<_, Error>(match value.is_safe() {
-                true => Value::from_safe_string(changed),
-                false => changed.into(),
-            })
+            Ok::<_, Error>(marked_as(value.is_safe(), change(&text_of(state, value)?)))
         });
     }
+    // In jinja2, too, the result is never marked as HTML: it is joined from words.
+    environment.add_filter("title", |state: &State, value: &Value| {
+        Ok::<_, Error>(python::title_words(&text_of(state, value)?))
+    });
     environment.add_filter("float", |value: &Value, arguments: Rest<ValueOrKwargs>| {
         let arguments = all(arguments);
         let given = bound("float", &arguments, 0, &["default"])?;
@@ -130,7 +130,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let arguments = all(arguments);
         let given = bound("center", &arguments, 0, &["width"])?;
         let width = usize::try_from(arguments::integer(&given[0])?.unwrap_or(80)).unwrap_or(0);
-        pad(&text_of(state, value)?, "center", width, " ")
+        Ok::<_, Error>(marked_as(value.is_safe(), pad(&text_of(state, value)?, "center", width, " ")?))
     });
     environment.add_filter("wordcount", |state: &State, value: &Value| {
         let text = text_of(state, value)?;
@@ -189,7 +189,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         environment.add_filter(name, move |state: &State, value: &Value| {
             Ok::<_, Error>(match value.is_safe() {
                 true => value.clone(),
-                false => Value::from_safe_string(escaped(state, &text_of(state, value)?)?),
+                false => marked_as(true, escaped(state, &text_of(state, value)?)?),
             })
         });
     }
@@ -307,7 +307,8 @@ fn printf_kinds(text: &str) -> Vec<char> {
 }
 
 /// The filter that is `do_indent` in jinja2. Its width may be a text.
-fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+fn indent(state: &State, value: &Value, arguments: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    let text = value.as_str().ok_or_else(|| failed(format!("indent: a text is needed, not a {}", value.kind())))?;
     let argument = |index: usize, name: &str| match arguments.get(index) {
         Some(value) => Ok(Some(value.clone())),
         None => named.get::<Option<Value>>(name),
@@ -330,5 +331,5 @@ fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> R
         out.push_str(if is_indented { &with } else { "" });
         out.push_str(line);
     }
-    Ok(out)
+    Ok(marked_as(value.is_safe(), out))
 }

@@ -16,26 +16,54 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         None => Ok(out.write_str(&text_of(state, value)?)?),
     });
     environment.add_filter("string", text_filter);
-    environment.add_filter(TEXT, text_filter);
-    // Some templates mark texts as HTML by mistake. transformers then escapes the texts that are joined with such a
-    // text.
-    environment.add_function(SUM, |state: &State, values: Rest<Value>| {
-        let is_safe = values.iter().any(Value::is_safe);
-        let mut out = String::new();
-        for value in values.iter() {
-            let text = value.as_str();
-            let text = text.ok_or_else(|| failed(format!("a text and a {} cannot be added", value.kind())))?;
-            pay(state, text.len())?;
-            match is_safe && !value.is_safe() {
-                true => out.push_str(&escaped(state, text)?),
-                false => out.push_str(text),
-            }
+    environment.add_filter(TEXT, unmarked);
+    environment.add_function(SUM, sum);
+}
+
+/// Python's `+`, with one or more operands. Some templates mark texts as HTML by mistake. A marked text then escapes
+/// the texts that are added to it, as in transformers.
+fn sum(state: &State, values: Rest<Value>) -> Result<Value, Error> {
+    let Some(texts) = values.iter().map(Value::as_str).collect::<Option<Vec<&str>>>() else {
+        let mut values = values.0.into_iter();
+        let first = values.next().unwrap_or_default();
+        return values.try_fold(first, |sum, value| plain_sum(state, sum, value));
+    };
+    let is_safe = values.iter().any(Value::is_safe);
+    let mut out = String::new();
+    for (value, text) in values.iter().zip(texts) {
+        pay(state, text.len())?;
+        match is_safe && !value.is_safe() {
+            true => out.push_str(&escaped(state, text)?),
+            false => out.push_str(text),
         }
-        Ok::<_, Error>(match is_safe {
-            true => Value::from_safe_string(out),
-            false => Value::from(out),
-        })
-    });
+    }
+    Ok(marked_as(is_safe, out))
+}
+
+/// The sum by minijinja's own operator.
+fn plain_sum(state: &State, left: Value, right: Value) -> Result<Value, Error> {
+    let sum = state.env().compile_expression("left + right")?.eval(minijinja::context! { left, right });
+    // The error's line would be that of this expression.
+    sum.map_err(|error| match error.detail() {
+        Some(detail) => failed(detail.to_owned()),
+        None => error,
+    })
+}
+
+/// A text as a value that is marked as HTML, or not.
+pub(super) fn marked_as(is_safe: bool, text: String) -> Value {
+    match is_safe {
+        true => Value::from_safe_string(text),
+        false => Value::from(text),
+    }
+}
+
+/// The operands of `~` are not marked, and neither is its result.
+fn unmarked(state: &State, value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String if !value.is_safe() => kept(state, value),
+        _ => Ok(text_of(state, &value)?.into()),
+    }
 }
 
 fn text_filter(state: &State, value: Value) -> Result<Value, Error> {
@@ -92,6 +120,11 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
                 repr(&value.get_item(&key)?, out)?;
             }
             out.push('}');
+        }
+        ValueKind::String if value.is_safe() => {
+            out.push_str("Markup(");
+            repr_text(value.as_str().unwrap_or_default(), out);
+            out.push(')');
         }
         ValueKind::String => repr_text(value.as_str().unwrap_or_default(), out),
         _ => {

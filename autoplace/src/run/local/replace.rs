@@ -75,7 +75,12 @@ impl LocalSession {
     ) -> Result<(Replaced, StateCopy), Error> {
         let before = self.model.placement();
         let tokens = match &plan {
-            Some(plan) => self.check_room(Room::new(&plan.context)).map(|()| 0)?,
+            Some(plan) => {
+                self.check_room(Room::new(&plan.context))?;
+                // Making a plan checks the file too.
+                self.model.check_file()?;
+                0
+            }
             None => self.plan_with_room()?.1,
         };
         let live = self.live_tokens();

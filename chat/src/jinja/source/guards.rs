@@ -22,8 +22,14 @@ impl Guards {
 
     /// Puts a range of tokens in brackets, and adds a filter.
     pub(super) fn wrap(&mut self, first: usize, last: usize, filter: &str) {
+        self.call("", first, last, filter);
+    }
+
+    /// Makes a range of tokens the arguments of a function, and adds a filter to its result. The guards that these
+    /// tokens have already are inside the brackets.
+    fn call(&mut self, function: &str, first: usize, last: usize, filter: &str) {
         if let (Some(before), true) = (self.before.get_mut(first), last < self.after.len()) {
-            before.push('(');
+            before.insert_str(0, &format!("{function}("));
             self.after[last].push_str(&format!(")|{filter}"));
         }
     }
@@ -91,13 +97,13 @@ impl Tag<'_> {
         let (Some(first), Some(last), false) = (run.first(), run.last(), plus.is_empty()) else {
             return;
         };
-        let is_html =
-            |pair: &[usize]| self.word(pair[0]) == "|" && matches!(self.word(pair[1]), "safe" | "e" | "escape");
-        let is_other = |index: &usize| matches!(self.word(*index), "-" | "~");
-        if run.windows(2).any(is_html) && !run.iter().any(is_other) {
-            guards.before[*first].push_str(&format!("{SUM}("));
-            plus.iter().for_each(|index| guards.instead[*index] = Some(",".to_owned()));
-            guards.after[*last].push(')');
+        // `-` is not defined for texts, so nothing in such a run is marked as HTML.
+        if self.marks_html && !run.iter().any(|index| self.word(*index) == "-") {
+            // A sign before a value has been removed and adds nothing.
+            for index in plus {
+                guards.instead[index].get_or_insert_with(|| ",".to_owned());
+            }
+            guards.call(SUM, *first, *last, KEPT);
         } else {
             guards.wrap(*first, *last, KEPT);
         }

@@ -28,6 +28,7 @@ const MAX_ELIFS: usize = 500;
 /// The source of a template, with guards.
 pub(super) fn guarded(source: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(source.len() * 2);
+    let marks_html = MARKS_HTML.is_match(source);
     let mut rest = source;
     let mut elifs = 0;
     let mut open = Vec::new();
@@ -53,7 +54,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
             rest = &inner[end..];
             continue;
         }
-        let tag = Tag::read(inner, is_block).map_err(wrong)?;
+        let tag = Tag::read(inner, is_block, marks_html).map_err(wrong)?;
         elifs += usize::from(tag.word(0) == "elif");
         if elifs > MAX_ELIFS {
             return Err(wrong("more than 500 `elif`"));
@@ -203,6 +204,8 @@ enum Open {
     Else,
 }
 
+/// The filters that mark a text as HTML. Their names may also be arguments, as in `map('escape')`.
+static MARKS_HTML: LazyLock<Regex> = LazyLock::new(|| regex(r"\b(?:safe|e|escape)\b"));
 static OPEN: LazyLock<Regex> = LazyLock::new(|| regex(r"\{[{%#][-+]?"));
 static RAW: LazyLock<Regex> = LazyLock::new(|| regex(r"^[ \t\n\r\x0C]*raw[ \t\n\r\x0C]*[-+]?%\}"));
 static END_RAW: LazyLock<Regex> = LazyLock::new(|| regex(r"\{%[-+]?[ \t\n\r\x0C]*endraw[ \t\n\r\x0C]*[-+]?%\}"));

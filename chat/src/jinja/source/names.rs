@@ -8,7 +8,7 @@ pub(in crate::jinja) const GENERATED: &str = "__generated";
 pub(in crate::jinja) const DATA: &str = "__data";
 /// The filter for the operands of `~`.
 pub(in crate::jinja) const TEXT: &str = "__text";
-/// The function that adds texts if one of them is marked as HTML.
+/// The function for `+` in templates that mark texts as HTML.
 pub(in crate::jinja) const SUM: &str = "__sum";
 /// The filter for Python's operator `%` after a text.
 pub(in crate::jinja) const PRINTF: &str = "__printf";

@@ -19,6 +19,8 @@ pub(super) struct Tag<'a> {
     /// The closing delimiter, such as `-%}`.
     pub(super) end: &'a str,
     pub(super) is_block: bool,
+    /// Whether the template may mark texts as HTML, here or in another tag.
+    pub(super) marks_html: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -31,7 +33,7 @@ pub(super) struct Token<'a> {
 
 impl<'a> Tag<'a> {
     /// Reads the tokens of a tag, up to the first closing delimiter that is not inside brackets.
-    pub(super) fn read(source: &'a str, is_block: bool) -> Result<Self, &'static str> {
+    pub(super) fn read(source: &'a str, is_block: bool, marks_html: bool) -> Result<Self, &'static str> {
         let close = if is_block { "%}" } else { "}}" };
         let mut tokens: Vec<Token<'a>> = Vec::new();
         let mut open = Vec::new();
@@ -42,7 +44,8 @@ impl<'a> Tag<'a> {
             let rest = &source[at..];
             let sign = usize::from(rest.starts_with(['-', '+']));
             if open.is_empty() && rest[sign..].starts_with(close) {
-                return Ok(Self { inner: &source[..at], tokens, end: &rest[..sign + close.len()], is_block });
+                let end = &rest[..sign + close.len()];
+                return Ok(Self { inner: &source[..at], tokens, end, is_block, marks_html });
             }
             let text = TOKEN.find(rest).ok_or("unexpected end of a tag")?.as_str();
             let before = source.as_bytes()[..at].last().copied();
