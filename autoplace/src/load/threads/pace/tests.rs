@@ -114,6 +114,16 @@ impl Rig {
         self.clock - begun
     }
 
+    /// Goes on until the next trial begins. If none begins, there will be none.
+    fn until_trial(&mut self, parts: &[Part], machine: impl Fn(u32, usize) -> u64) {
+        let end = self.clock + seconds(1000);
+        for has_trial in [true, false] {
+            while self.pacer.trial.is_some() == has_trial && self.clock < end {
+                self.serve(Duration::from_millis(1), parts, &machine);
+            }
+        }
+    }
+
     /// Generates a text for `time`. Returns the changes.
     fn go(&mut self, time: Duration, machine: impl FnMut(u32) -> u64) -> Vec<(u32, u32)> {
         self.go_on(time, 1, machine)
@@ -433,16 +443,12 @@ proptest! {
     ) {
         let mut rig = Rig::cores(cores);
         let machine = |threads: u32, tokens: usize| machine[threads as usize] * (4 + size_of(tokens) as u64) / 8;
-        rig.serve(seconds(200), &parts, machine);
         // The cost of a trial is repaid by the pause after it.
-        while rig.pacer.trial.is_some() {
-            rig.serve(Duration::from_millis(1), &parts, machine);
-        }
+        rig.serve(seconds(200), &parts, machine);
+        rig.until_trial(&parts, machine);
         let (begun, before) = (rig.clock, rig.cost);
-        rig.serve(seconds(1000), &parts, machine);
-        while rig.pacer.trial.is_some() || rig.pacer.next_trial > Some(rig.origin + rig.clock) {
-            rig.serve(Duration::from_millis(1), &parts, machine);
-        }
+        rig.serve(seconds(300), &parts, machine);
+        rig.until_trial(&parts, machine);
         let (cost, time) = (rig.cost - before, (rig.clock - begun).as_nanos() as i128);
         prop_assert!(cost * 10 <= time, "{cost} of {time} ns");
     }

@@ -90,7 +90,8 @@ impl Trial {
         if !is_hopeless && !self.window.is_full(if is_fewer { 1 } else { WINDOWS_OF_MORE }) {
             return false;
         }
-        self.cost += self.excess(std::mem::take(&mut self.window));
+        self.cost += self.excess(self.window);
+        self.window = Window::default();
         self.seen.push((self.rung, seconds));
         self.rung += 1;
         if self.rung == self.at {
