@@ -359,8 +359,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Records the time of a step without prompt tokens, which ended `now`. `tokens` is the number of its tokens if they
-    /// are comparable with other steps. The pacer may then change the threads.
+    /// Records the time of a step without prompt tokens, which ended `now`. `tokens` is the number of its tokens if its
+    /// time can be compared with other steps. The pacer may then change the threads.
     fn pace(&self, tokens: Option<usize>, took: Duration, now: Instant) {
         let mut pacer = self.model.counters().pacer();
         let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took, now));

@@ -419,7 +419,7 @@ proptest! {
     #[test]
     fn the_return_to_all_threads_is_bounded(
         cores in 2u32..4,
-        history in prop::collection::vec((machines(), works(), 1u64..90), 1..8),
+        history in prop::collection::vec((machines(), works(), 1u64..40), 1..6),
         (nanoseconds, parts) in (1_500_000u64..2_500_000, works()),
     ) {
         let mut rig = Rig::cores(cores);
