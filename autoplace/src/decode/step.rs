@@ -81,7 +81,9 @@ pub(crate) struct Step<'a> {
 struct Computed {
     /// Whether the time of this step is used to judge whether drafts are worthwhile.
     is_steady: bool,
-    /// Number of tokens in the batch, if all of them are generated tokens.
+    /// Whether the batch has no tokens of prompts.
+    generates: bool,
+    /// Number of tokens in the batch, if all of them are generated tokens and nothing else was computed.
     generated: Option<usize>,
 }
 
@@ -100,7 +102,7 @@ impl Step<'_> {
         let begins = self.begins_prompt();
         let begun = Instant::now();
         self.compute_media()?;
-        let Computed { is_steady, generated } = self.compute()?;
+        let Computed { is_steady, generates, generated } = self.compute()?;
         let computed = begun.elapsed();
         let alone = self.alone();
         self.choose(begun, computed)?;
@@ -108,8 +110,8 @@ impl Step<'_> {
         if is_steady {
             self.learn(took);
         }
-        if let Some(tokens) = generated {
-            self.pace(tokens, took);
+        if generates {
+            self.pace(generated, took, begun + took);
         }
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
             let took = only.statistics.generation_time.saturating_sub(before);
@@ -225,7 +227,7 @@ impl Step<'_> {
         let spans = &self.sequences[at].spans;
         let positions = rows.positions(first_position(spans.position(span.from)), spans.index_of_media(&span));
         self.model.slot()?.adapt(&mut self.lent.context, &self.sequences[at].scales)?;
-        self.set_threads(false)?;
+        self.set_threads(false, None)?;
         if self.lent.context.kv_unified() {
             let wanted = cells(self.sequences);
             self.cache.make_room(&mut self.lent.context, self.lent.room.all.saturating_sub(wanted), false)?;
@@ -282,7 +284,9 @@ impl Step<'_> {
         let queued = self.work.batch.len();
         let is_steady = draft(self.lent, self.drafters, self.sequences, &mut self.work.batch)?;
         let generates = self.sequences.iter().all(Sequence::is_steady);
-        self.set_threads(generates)?;
+        let is_alone = self.work.media.is_none();
+        let generated = (is_alone && generates && self.work.batch.len() == queued).then_some(queued);
+        self.set_threads(generates, generated)?;
         let context = &mut self.lent.context;
         let buffers = context.compute_buffers();
         let experts = context.moe_cache_uses();
@@ -303,9 +307,7 @@ impl Step<'_> {
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
-        let is_alone = self.work.media.is_none();
-        let generated = (is_alone && generates && self.work.batch.len() == queued).then_some(queued);
-        Ok(Computed { is_steady: is_steady && is_alone, generated })
+        Ok(Computed { is_steady: is_steady && is_alone, generates, generated })
     }
 
     /// Adds the growth of the compute buffers since `before` to the statistics of the batch's texts.
@@ -341,13 +343,14 @@ impl Step<'_> {
         }
     }
 
-    /// Sets the threads for the batch. `generates` is true if the batch has no prompt tokens.
-    fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
+    /// Sets the threads for the batch. `generates` is true if the batch has no prompt tokens. `generated` is the number
+    /// of its tokens if its time will be measured.
+    fn set_threads(&mut self, generates: bool, generated: Option<usize>) -> Result<(), Error> {
         self.model.counters().follow_processors();
         let Some(pacer) = &*self.model.counters().pacer() else {
             return Ok(());
         };
-        let one = pacer.threads();
+        let one = pacer.threads(generated);
         let several = if generates { one } else { pacer.prompt() };
         self.lent.context.set_threads(one, several)?;
         for sequence in self.sequences.iter_mut() {
@@ -356,10 +359,11 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Records the time of a step that generated `tokens` tokens. The pacer may then change the threads.
-    fn pace(&self, tokens: usize, took: Duration) {
+    /// Records the time of a step without prompt tokens, which ended `now`. `tokens` is the number of its tokens if its
+    /// time can be compared with other steps. The pacer may then change the threads.
+    fn pace(&self, tokens: Option<usize>, took: Duration, now: Instant) {
         let mut pacer = self.model.counters().pacer();
-        let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took));
+        let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took, now));
         drop(pacer);
         if let Some(change) = change {
             tracing::info!(target: "autoplace::generate", "{change}");

@@ -6,42 +6,39 @@
 //! Trials also run when steps become slow, and while fewer threads than one per core generate. A trial is compared with
 //! the window just before it, which has the same depth and the same weights. If a model is slow for another reason, it
 //! is just as slow with fewer threads, and the number of threads stays. docs/load-contract.md has the thresholds.
+//!
+//! In a server, the number of tokens changes every few steps, and prompts are computed between them. So each size of
+//! steps has its own window, and the time between two trials is the time that passes, with prompts and pauses. If no
+//! trial can be completed for long, all threads generate again.
 
-use std::time::Duration;
+mod trial;
+mod window;
 
+use std::time::{Duration, Instant};
+
+use self::trial::Trial;
+use self::window::{Size, size_of};
 use super::{ThreadBasis, Threads, choose, ladder};
 use crate::machine::ConditionsWatch;
-
-/// Minimum size of a window: `STEPS` steps that last at least `WINDOW`, or `FEW_STEPS` steps that last at least
-/// `LONG_WINDOW`.
-const STEPS: u32 = 4;
-const WINDOW: Duration = Duration::from_millis(100);
-const FEW_STEPS: u32 = 2;
-const LONG_WINDOW: Duration = Duration::from_millis(200);
-
-/// A window is slow if it takes at least this multiple of the usual time.
-const SLOW: f64 = 1.5;
-/// The number of slow windows in a row before a trial. A single slow window may be a hiccup.
-const PATIENCE: u32 = 2;
-/// The number of windows in which a larger number of threads is measured. While other programs run, a single window may
-/// be fast by chance.
-const WINDOWS_OF_MORE: u32 = 2;
-/// If a number of threads takes at least this multiple of the fastest time, it is not measured further.
-const HOPELESS: f64 = 2.0;
-/// The weight of a new window in the mean from which the usual time results. The usual time grows slowly with the
-/// context.
-const NEWEST: f64 = 1.0 / 8.0;
-/// The weight of a slow window after a trial that found no better number. The weight is small because the trial itself
-/// may have shared its core with another program.
-const BELIEF: f64 = 1.0 / 4.0;
 
 /// Duration of generation before the first trial on a quiet machine. A short text would gain nothing from a trial.
 const QUIET_START: Duration = Duration::from_secs(2);
 
 /// A trial is followed by a pause of a hundred times its cost, within these bounds.
-const REPAY: u32 = 100;
+const REPAY: f64 = 100.0;
 const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// The longest pause while fewer threads generate than at first, because they may be fewer than the cores that are
+/// free by now.
+const MAX_WAIT_OF_FEWER: Duration = Duration::from_secs(10);
+/// The pause is always at least this multiple of the cost, so that trials take at most a tenth of the time. This
+/// exceeds the longest pause only if a few steps with more threads take a second longer.
+const MIN_REPAY: f64 = 10.0;
+
+/// If a trial of more threads is due, and this time of generation and this number of steps pass without one, all
+/// threads generate again. Before a trial there is a window of one size: usually four steps.
+const OVERDUE: Duration = Duration::from_secs(4);
+const OVERDUE_STEPS: u32 = 64;
 
 /// Chooses the number of threads of the next step.
 #[derive(Debug, Default)]
@@ -54,16 +51,17 @@ pub(crate) struct Pacer {
     /// Whether a trial has run.
     has_tried: bool,
     company: Company,
-    /// The logarithm of the number of tokens per step. Steps of other sizes are not compared.
-    size: u32,
-    /// The number of seconds that a step of this size usually takes with the present threads.
-    usual: Option<f64>,
-    window: Window,
-    slow_windows: u32,
+    /// What is known about the steps of each size.
+    sizes: Vec<Size>,
     trial: Option<Trial>,
-    /// The time of all steps so far, and the time before which no further trial begins.
-    clock: Duration,
-    next_trial: Duration,
+    /// The time of all measured steps so far.
+    generated: Duration,
+    /// The time before which no further trial begins; `None` for a trial that may begin at once.
+    next_trial: Option<Instant>,
+    /// This time counts instead, if the steps have become much faster since the last trial.
+    next_if_fast: Option<Instant>,
+    /// Steps without a trial since one of more threads is due, and their time.
+    overdue: (u32, Duration),
     /// The last change of the number of threads.
     change: Option<GeneratingThreads>,
 }
@@ -113,48 +111,6 @@ pub struct GeneratingThreads {
     pub after: f64,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Window {
-    steps: u32,
-    time: Duration,
-}
-
-/// A trial of other numbers of threads, one after the other.
-#[derive(Debug)]
-struct Trial {
-    rung: usize,
-    /// The rungs that were measured, with their seconds per step. The first entry is the present rung, measured in the
-    /// window before the trial.
-    seen: Vec<(usize, f64)>,
-    /// By how many seconds the steps of the trial were slower than the same number of steps at the present rung.
-    cost: f64,
-    /// Whether this is the first trial. The first trial does not delay the next one.
-    is_first: bool,
-}
-
-impl Window {
-    fn seconds(self) -> f64 {
-        self.time.as_secs_f64() / f64::from(self.steps.max(1))
-    }
-
-    /// Whether the window is at least as long as `n` windows.
-    fn is_full(self, n: u32) -> bool {
-        (self.steps >= n * STEPS && self.time >= n * WINDOW)
-            || (self.steps >= n * FEW_STEPS && self.time >= n * LONG_WINDOW)
-    }
-}
-
-impl Trial {
-    fn fastest(&self) -> f64 {
-        self.seen.iter().map(|seen| seen.1).fold(f64::INFINITY, f64::min)
-    }
-
-    /// Seconds per step in the window before the trial.
-    fn before(&self) -> f64 {
-        self.seen[0].1
-    }
-}
-
 impl Pacer {
     pub(in crate::load) fn new(chosen: &Threads) -> Self {
         let Threads { generation, prompt, basis, .. } = *chosen;
@@ -165,9 +121,10 @@ impl Pacer {
         Self { prompt, rungs, ..Self::default() }
     }
 
-    /// The number of threads for a step that generates.
-    pub(crate) fn threads(&self) -> u32 {
-        self.rungs[self.trial.as_ref().map_or(self.at, |trial| trial.rung)]
+    /// The number of threads for a step that generates `tokens` tokens; `None` for steps that are not measured.
+    pub(crate) fn threads(&self, tokens: Option<usize>) -> u32 {
+        let is_measured = |trial: &&Trial| tokens.is_some_and(|tokens| size_of(tokens) == trial.size);
+        self.rungs[self.trial.as_ref().filter(is_measured).map_or(self.at, |trial| trial.rung)]
     }
 
     pub(crate) fn prompt(&self) -> u32 {
@@ -181,101 +138,119 @@ impl Pacer {
         self.change.unwrap_or(unchanged)
     }
 
-    /// Records a step with `tokens` generated tokens, none of them a draft token. Returns a change of the threads.
-    pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<GeneratingThreads> {
-        if self.rungs.len() > 1 {
-            self.company.watch();
+    /// Records a step that generated `tokens` tokens, none of them a draft token, and ended `now`. `None` stands for a
+    /// step with draft tokens or a picture, whose time is not measured. Returns a change of the threads.
+    pub(crate) fn step(&mut self, tokens: Option<usize>, took: Duration, now: Instant) -> Option<GeneratingThreads> {
+        if self.rungs.len() < 2 {
+            return None;
         }
-        let size = tokens.max(1).ilog2();
-        if size != self.size {
-            (self.size, self.usual, self.trial, self.slow_windows) = (size, None, None, 0);
-            self.window = Window::default();
-        }
-        self.clock += took;
-        self.window.steps += 1;
-        self.window.time += took;
-        match self.trial.take() {
-            Some(trial) => self.go_on(trial, tokens),
-            None => {
-                if self.window.is_full(1) {
-                    let seen = std::mem::take(&mut self.window).seconds();
-                    self.judge(seen);
-                }
-                None
+        self.company.watch();
+        if let Some(trial) = self.trial.take_if(|trial| trial.is_stale(now)) {
+            self.put_off(trial.cost(), now);
+            if tokens.map(size_of) == Some(trial.size) {
+                // This step may have been computed with the threads of the trial.
+                return None;
             }
         }
+        if let Some(trial) = self.trial.as_mut().filter(|trial| tokens.map(size_of) != Some(trial.size)) {
+            trial.other_step();
+        }
+        let change = tokens.and_then(|tokens| self.measure(tokens, took, now));
+        if self.at > 0 && self.trial.is_none() && is_due(self.next_trial, now) {
+            let (steps, time) = self.overdue;
+            self.overdue = (steps + 1, time + took);
+            if steps >= OVERDUE_STEPS && time >= OVERDUE {
+                self.begin_anew();
+            }
+        }
+        change
+    }
+
+    fn measure(&mut self, tokens: usize, took: Duration, now: Instant) -> Option<GeneratingThreads> {
+        let size = size_of(tokens);
+        self.generated += took;
+        if let Some(mut trial) = self.trial.take_if(|trial| trial.size == size) {
+            if trial.step(took, now) {
+                return self.decide(&trial, tokens, now);
+            }
+            self.trial = Some(trial);
+            return None;
+        }
+        if self.sizes.len() <= size {
+            self.sizes.resize(size + 1, Size::default());
+        }
+        if let Some(seen) = self.sizes[size].step(took) {
+            self.judge(size, seen, now);
+        }
+        None
     }
 
     /// After a window with the chosen number of threads, decides whether to try other numbers.
-    fn judge(&mut self, seen: f64) {
-        let is_slow = self.usual.is_some_and(|usual| seen > SLOW * usual);
-        self.slow_windows = if is_slow { self.slow_windows + 1 } else { 0 };
-        if !is_slow {
-            let usual = self.usual.unwrap_or(seen);
-            self.usual = Some(usual + (seen - usual) * NEWEST);
-        }
-        if self.rungs.len() < 2 {
-            return;
-        }
+    fn judge(&mut self, size: usize, seen: f64, now: Instant) {
         let is_first = !self.has_tried;
+        let known = &mut self.sizes[size];
         let begins = if is_first {
-            let is_put_off = self.company.is_absent() && self.clock < QUIET_START;
-            !is_put_off || self.slow_windows >= PATIENCE
+            let is_put_off = self.company.is_absent() && self.generated < QUIET_START;
+            !is_put_off || known.is_slow()
         } else {
-            (self.at > 0 || self.slow_windows >= PATIENCE) && self.clock >= self.next_trial
+            let is_wanted = self.at > 0 || known.is_slow();
+            let is_early = self.at > 0 && known.is_fast() && is_due(self.next_if_fast, now);
+            is_early || (is_wanted && is_due(self.next_trial, now))
         };
-        if begins {
-            (self.has_tried, self.slow_windows) = (true, 0);
-            let rung = usize::from(self.at == 0);
-            self.trial = Some(Trial { rung, seen: vec![(self.at, seen)], cost: 0.0, is_first });
+        if begins && self.trial.is_none() {
+            self.has_tried = true;
+            known.trial_begins(seen);
+            self.trial = Some(Trial::new((self.at, self.rungs.len()), size, seen, is_first, now));
         }
     }
 
-    /// Continues a trial after a step. The trial ends after the last number of threads. It also ends if a number below
-    /// the present one is hopeless, because even fewer threads would take even longer.
-    fn go_on(&mut self, mut trial: Trial, tokens: usize) -> Option<GeneratingThreads> {
-        let Window { steps, .. } = self.window;
-        let seconds = self.window.seconds();
-        let is_fewer = trial.rung > self.at;
-        let is_hopeless = steps >= FEW_STEPS && seconds > HOPELESS * trial.fastest();
-        if !is_hopeless && !self.window.is_full(if is_fewer { 1 } else { WINDOWS_OF_MORE }) {
-            self.trial = Some(trial);
-            return None;
-        }
-        self.window = Window::default();
-        trial.cost += (seconds - trial.before()) * f64::from(steps);
-        trial.seen.push((trial.rung, seconds));
-        trial.rung += 1;
-        if trial.rung == self.at {
-            trial.rung += 1;
-        }
-        if trial.rung < self.rungs.len() && !(is_fewer && is_hopeless) {
-            self.trial = Some(trial);
-            return None;
-        }
-        self.decide(&trial, tokens)
-    }
-
-    fn decide(&mut self, trial: &Trial, tokens: usize) -> Option<GeneratingThreads> {
-        if !trial.is_first {
-            let wait = Duration::from_secs_f64(trial.cost.max(0.0)) * REPAY;
-            self.next_trial = self.clock + wait.clamp(MIN_WAIT, MAX_WAIT);
-        }
+    /// Chooses the number of threads after a trial whose last step generated `tokens` tokens.
+    fn decide(&mut self, trial: &Trial, tokens: usize, now: Instant) -> Option<GeneratingThreads> {
         let speeds = trial.seen.iter().map(|&(rung, seconds)| (self.rungs[rung], 1.0 / seconds));
         let (threads, speed) = choose(speeds)?;
         let before = trial.before();
         let at = self.rungs.iter().position(|&rung| rung == threads)?;
-        if at == self.at {
-            let usual = self.usual.unwrap_or(before);
-            self.usual = Some(usual + (before - usual) * BELIEF);
+        let is_change = at != self.at;
+        self.at = at;
+        if !trial.is_first {
+            self.put_off(trial.cost(), now);
+        }
+        self.overdue = (0, Duration::ZERO);
+        if !is_change {
+            self.sizes[trial.size].keep(before);
             return None;
         }
-        (self.at, self.usual) = (at, Some(1.0 / speed));
+        // The other sizes were not measured. Their steps take about as many times longer or shorter.
+        for size in &mut self.sizes {
+            size.change(1.0 / (speed * before));
+        }
+        self.sizes[trial.size].set_usual(1.0 / speed);
         let tokens = tokens as f64;
         let (most, before, after) = (self.rungs[0], tokens / before, tokens * speed);
         self.change = Some(GeneratingThreads { threads, most, before, after });
         self.change
     }
+
+    /// Sets the time of the next trial, after a trial that cost some seconds.
+    fn put_off(&mut self, cost: f64, now: Instant) {
+        let cost = cost.max(0.0);
+        let most = if self.at > 0 { MAX_WAIT_OF_FEWER } else { MAX_WAIT };
+        let wait = Duration::from_secs_f64(cost * REPAY).clamp(MIN_WAIT, most);
+        self.next_if_fast = Some(now + wait);
+        self.next_trial = Some(now + wait.max(Duration::from_secs_f64(cost * MIN_REPAY)));
+    }
+
+    /// Forgets what was measured, so that all threads generate as after a load. Other work may still be there, so the
+    /// first trial runs after the first window.
+    fn begin_anew(&mut self) {
+        let (prompt, rungs) = (self.prompt, std::mem::take(&mut self.rungs));
+        *self = Self { prompt, rungs, company: Company::Possible, ..Self::default() };
+    }
+}
+
+/// Whether a trial may begin.
+fn is_due(next_trial: Option<Instant>, now: Instant) -> bool {
+    next_trial.is_none_or(|next| now >= next)
 }
 
 #[cfg(test)]

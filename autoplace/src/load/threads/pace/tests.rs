@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::window::WINDOW;
 use super::*;
 
 /// A machine with two free cores: the nanoseconds that a step takes with these threads, as measured with the demo
@@ -28,8 +29,26 @@ struct Rig {
     last: Option<GeneratingThreads>,
     /// The number of steps that were made with each number of threads.
     steps: Vec<u64>,
+    /// The time at which the clock begins, and the time since then.
+    origin: Instant,
     clock: Duration,
+    /// The number of parts that were done.
+    done: usize,
+    /// By how many nanoseconds the steps of trials took longer than with the present threads.
+    cost: i128,
 }
+
+/// A part of the work of a server.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// A step that generates this number of tokens.
+    Generate(usize),
+    /// A step with draft tokens.
+    Draft(usize),
+    /// A step with tokens of prompts, or a pause: a time in milliseconds that does not depend on the threads.
+    Other(u64),
+}
+use Part::{Draft, Generate, Other};
 
 impl Rig {
     /// A machine after a load that chose `cores` threads.
@@ -38,7 +57,8 @@ impl Rig {
         let steps = vec![0; cores as usize + 1];
         // The result must not depend on the present load of this machine.
         let pacer = Pacer { company: Company::Possible, ..Pacer::new(&chosen) };
-        Self { pacer, changes: Vec::new(), last: None, steps, clock: Duration::ZERO }
+        let (origin, clock) = (Instant::now(), Duration::ZERO);
+        Self { pacer, changes: Vec::new(), last: None, steps, origin, clock, done: 0, cost: 0 }
     }
 
     fn cores(cores: u32) -> Self {
@@ -52,19 +72,56 @@ impl Rig {
         rig
     }
 
-    fn go_on(&mut self, time: Duration, tokens: usize, mut machine: impl FnMut(u32) -> u64) -> Vec<(u32, u32)> {
+    /// Repeats the parts for `time`. The machine has the nanoseconds of a step with these threads and tokens. Returns
+    /// the changes.
+    fn serve(&mut self, time: Duration, parts: &[Part], mut machine: impl FnMut(u32, usize) -> u64) -> Vec<(u32, u32)> {
         let (end, before) = (self.clock + time, self.changes.len());
         while self.clock < end {
-            let threads = self.pacer.threads();
+            self.done += 1;
+            let (measured, tokens) = match parts[self.done % parts.len()] {
+                Generate(tokens) => (Some(tokens), tokens),
+                Draft(tokens) => (None, tokens),
+                Other(milliseconds) => {
+                    self.clock += Duration::from_millis(milliseconds);
+                    continue;
+                }
+            };
+            let (threads, present) = (self.pacer.threads(measured), self.pacer.rungs[self.pacer.at]);
             self.steps[threads as usize] += 1;
-            let took = Duration::from_nanos(machine(threads));
+            let nanoseconds = machine(threads, tokens);
+            if threads != present {
+                self.cost += i128::from(nanoseconds) - i128::from(machine(present, tokens));
+            }
+            let took = Duration::from_nanos(nanoseconds);
             self.clock += took;
-            let from = self.pacer.rungs[self.pacer.at];
-            let change = self.pacer.step(tokens, took);
-            self.changes.extend(change.map(|change| (from, change.threads)));
+            let change = self.pacer.step(measured, took, self.origin + self.clock);
+            self.changes.extend(change.map(|change| (present, change.threads)));
             self.last = change.or(self.last);
         }
         self.changes[before..].to_vec()
+    }
+
+    fn go_on(&mut self, time: Duration, tokens: usize, mut machine: impl FnMut(u32) -> u64) -> Vec<(u32, u32)> {
+        self.serve(time, &[Generate(tokens)], |threads, _| machine(threads))
+    }
+
+    /// The time of this work after which all threads generate, at most `most`.
+    fn until_all(&mut self, most: Duration, parts: &[Part], machine: impl Fn(u32, usize) -> u64) -> Duration {
+        let begun = self.clock;
+        while self.pacer.at > 0 && self.clock < begun + most {
+            self.serve(Duration::from_millis(100), parts, &machine);
+        }
+        self.clock - begun
+    }
+
+    /// Goes on until the next trial begins. If none begins, there will be none.
+    fn until_trial(&mut self, parts: &[Part], machine: impl Fn(u32, usize) -> u64) {
+        let end = self.clock + seconds(1000);
+        for has_trial in [true, false] {
+            while self.pacer.trial.is_some() == has_trial && self.clock < end {
+                self.serve(Duration::from_millis(1), parts, &machine);
+            }
+        }
     }
 
     /// Generates a text for `time`. Returns the changes.
@@ -164,7 +221,7 @@ fn a_fall_of_steps_of_several_tokens_is_noticed() {
 fn a_quiet_machine_gets_its_threads_back() {
     let mut rig = Rig::new();
     rig.go(seconds(60), busy);
-    assert_eq!(rig.go(MAX_WAIT + seconds(10), quiet), [(1, 2)]);
+    assert_eq!(rig.go(MAX_WAIT_OF_FEWER + seconds(1), quiet), [(1, 2)]);
     // After a long quiet time, the reaction is quick again.
     rig.go(seconds(60), quiet);
     rig.go(Duration::from_millis(500), busy);
@@ -209,14 +266,106 @@ fn one_hiccup_changes_nothing() {
     assert_eq!(rig.go(seconds(10), quiet), []);
 }
 
+/// Two free cores: the nanoseconds of a step with several tokens.
+fn quiet_batch(threads: u32, tokens: usize) -> u64 {
+    (10 + 4 * tokens as u64) * 1_000_000 * if threads == 1 { 3 } else { 2 } / 2
+}
+
+/// The same two cores beside a compiler.
+fn busy_batch(threads: u32, tokens: usize) -> u64 {
+    if threads == 1 { 2 * quiet_batch(1, tokens) } else { 10 * quiet_batch(2, tokens) }
+}
+
+/// Eight places of a server. Texts end and others begin, and prompts are computed meanwhile.
+const SERVER: &[Part] = &[
+    Generate(8),
+    Generate(8),
+    Generate(8),
+    Generate(6),
+    Other(330),
+    Generate(6),
+    Generate(5),
+    Other(330),
+    Generate(6),
+    Other(330),
+];
+
 #[test]
 fn steps_of_other_sizes_are_not_compared() {
     let mut rig = Rig::new();
-    for _ in 0..1000 {
-        for (tokens, took) in [(1, 390_000), (8, 3_000_000), (64, 20_000_000)] {
-            assert_eq!(rig.pacer.step(tokens, Duration::from_nanos(took)), None);
-        }
+    let parts = [Generate(1), Generate(8), Generate(64)];
+    // A step with 64 tokens takes sixteen times as long as one with a single token.
+    assert_eq!(rig.serve(seconds(60), &parts, quiet_batch), []);
+}
+
+#[test]
+fn a_server_whose_batches_change_their_size_follows_the_machine() {
+    let mut rig = Rig::cores(2);
+    rig.serve(seconds(30), SERVER, quiet_batch);
+    assert_eq!(rig.pacer.at, 0);
+    assert_eq!(rig.serve(seconds(30), SERVER, busy_batch), [(2, 1)]);
+    rig.serve(seconds(600), SERVER, busy_batch);
+    let back = rig.until_all(seconds(600), SERVER, quiet_batch);
+    assert!(back < MAX_WAIT_OF_FEWER + seconds(10), "{back:?}");
+}
+
+#[test]
+fn a_prompt_after_each_step_does_not_delay_the_return_to_all_threads() {
+    let mut rig = Rig::cores(2);
+    let parts = [Generate(8), Other(500)];
+    rig.serve(seconds(100), &parts, busy_batch);
+    assert_eq!(rig.pacer.at, 1);
+    let back = rig.until_all(seconds(600), &parts, quiet_batch);
+    assert!(back < MAX_WAIT_OF_FEWER + seconds(10), "{back:?}");
+}
+
+#[test]
+fn texts_of_three_tokens_with_pauses_get_all_threads_back() {
+    let mut rig = Rig::cores(2);
+    let parts = [Generate(1), Generate(1), Generate(1), Other(1000)];
+    rig.serve(seconds(200), &parts, busy_batch);
+    assert_eq!(rig.pacer.at, 1);
+    let back = rig.until_all(seconds(600), &parts, quiet_batch);
+    assert!(back < MAX_WAIT_OF_FEWER + seconds(15), "{back:?}");
+}
+
+#[test]
+fn steps_that_are_not_measured_get_all_threads_back() {
+    let mut rig = Rig::cores(2);
+    rig.serve(seconds(60), &[Generate(1)], busy_batch);
+    assert_eq!(rig.pacer.generating().threads, 1);
+    let back = rig.until_all(seconds(600), &[Draft(8)], quiet_batch);
+    assert!(back < MAX_WAIT_OF_FEWER + OVERDUE + seconds(1), "{back:?}");
+    assert_eq!((rig.pacer.generating().threads, rig.pacer.threads(None)), (2, 2));
+    // The other work is back, and the texts have no drafts any more.
+    assert_eq!(rig.serve(seconds(5), &[Generate(1)], busy_batch), [(2, 1)]);
+}
+
+#[test]
+fn a_trial_whose_size_never_comes_again_is_given_up() {
+    let mut rig = Rig::cores(2);
+    rig.serve(seconds(60), &[Generate(8)], busy_batch);
+    while rig.pacer.trial.is_none() {
+        rig.serve(Duration::from_millis(1), &[Generate(8)], busy_batch);
     }
+    let back = rig.until_all(seconds(600), &[Generate(1)], quiet_batch);
+    assert!(back < MAX_WAIT_OF_FEWER, "{back:?}");
+}
+
+#[test]
+fn after_trials_that_cost_seconds_a_much_faster_machine_is_tried_soon() {
+    let mut rig = Rig::cores(2);
+    // The lowest priority beside many programs: a step with all threads takes five seconds.
+    let starved = |threads: u32, tokens: usize| if threads == 1 { 8 * quiet_batch(1, tokens) } else { 5_000_000_000 };
+    rig.serve(seconds(300), &[Generate(8)], starved);
+    assert_eq!(rig.pacer.at, 1);
+    while rig.pacer.trial.is_none() {
+        rig.serve(Duration::from_millis(1), &[Generate(8)], starved);
+    }
+    rig.serve(Duration::from_millis(1), &[Generate(8)], starved);
+    assert!(rig.pacer.next_trial > Some(rig.origin + rig.clock + seconds(40)));
+    let back = rig.until_all(seconds(600), &[Generate(8)], quiet_batch);
+    assert!(back < MAX_WAIT_OF_FEWER + seconds(2), "{back:?}");
 }
 
 #[test]
@@ -259,8 +408,66 @@ proptest! {
         let rungs = ladder(cores);
         for (nanoseconds, time) in &takes {
             let changes = rig.go(seconds(*time), |threads| nanoseconds[threads as usize]);
-            prop_assert!(rungs.contains(&rig.pacer.threads()));
+            prop_assert!(rungs.contains(&rig.pacer.threads(Some(1))));
             prop_assert!(changes.len() <= 3, "{changes:?}");
         }
     }
+
+    /// Whatever happened before, all threads are used from some time on, if they are the fastest: after twice the
+    /// longest pause between trials (a trial that measured the old machine may have been the last), and the time of two
+    /// trials.
+    #[test]
+    fn the_return_to_all_threads_is_bounded(
+        cores in 2u32..4,
+        history in prop::collection::vec((machines(), works(), 1u64..40), 1..6),
+        (nanoseconds, parts) in (1_500_000u64..2_500_000, works()),
+    ) {
+        let mut rig = Rig::cores(cores);
+        for (machine, parts, time) in &history {
+            rig.serve(seconds(*time), parts, |threads, tokens| machine[threads as usize] * (4 + tokens as u64));
+        }
+        let free = |threads: u32, tokens: usize| nanoseconds * (4 + tokens as u64) * u64::from(12 / threads) / 3;
+        rig.serve(2 * MAX_WAIT_OF_FEWER + seconds(20), &parts, free);
+        for _ in 0..100 {
+            rig.serve(seconds(1), &parts, free);
+            prop_assert_eq!(rig.pacer.at, 0);
+        }
+    }
+
+    /// While other work goes on, trials take at most a tenth of the time.
+    #[test]
+    fn trials_cost_at_most_a_tenth_of_the_time(
+        cores in 2u32..9,
+        machine in prop::collection::vec(1_000_000u64..2_000_000_000, 9),
+        parts in works(),
+    ) {
+        let mut rig = Rig::cores(cores);
+        let machine = |threads: u32, tokens: usize| machine[threads as usize] * (4 + size_of(tokens) as u64) / 8;
+        // The cost of a trial is repaid by the pause after it.
+        rig.serve(seconds(200), &parts, machine);
+        rig.until_trial(&parts, machine);
+        let (begun, before) = (rig.clock, rig.cost);
+        rig.serve(seconds(300), &parts, machine);
+        rig.until_trial(&parts, machine);
+        let (cost, time) = (rig.cost - before, (rig.clock - begun).as_nanos() as i128);
+        prop_assert!(cost * 10 <= time, "{cost} of {time} ns");
+    }
+}
+
+/// The nanoseconds of a step with each number of threads, for four tokens.
+fn machines() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(100_000u64..8_000_000, 5)
+}
+
+/// The work of a server: at least one part is measured.
+fn works() -> impl Strategy<Value = Vec<Part>> {
+    let part = prop_oneof![
+        4 => (1usize..9).prop_map(Generate),
+        1 => (1usize..9).prop_map(Draft),
+        1 => (1u64..20).prop_map(Other),
+    ];
+    (1usize..9, prop::collection::vec(part, 0..8)).prop_map(|(tokens, mut parts)| {
+        parts.push(Generate(tokens));
+        parts
+    })
 }
