@@ -106,7 +106,7 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
         if let Some(task) = task(&state, now) {
             return task;
         }
-        if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating(now) {
+        if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating() {
             return Task::Anticipate;
         }
         let look = shared.settings.look;
@@ -305,16 +305,12 @@ const LIKELY: f64 = 0.25;
 impl State {
     /// Whether a model is likely to be wanted next that is not loaded, or that is over 10 % slower than in its fastest
     /// placement.
-    fn is_worth_anticipating(&self, now: Duration) -> bool {
+    fn is_worth_anticipating(&self) -> bool {
         let Some((last, _)) = self.succession.last().filter(|_| self.limits.anticipate && self.waiters.is_empty())
         else {
             return false;
         };
-        let all: f64 = self.entries.iter().map(|entry| entry.demand.rate(now)).sum();
-        let is_likely = |entry: &&Entry| {
-            let share = if all > 0.0 { entry.demand.rate(now) / all } else { 0.0 };
-            self.succession.chance(last, &entry.label, share) >= LIKELY
-        };
+        let is_likely = |entry: &&Entry| self.succession.chance(last, &entry.label) >= LIKELY;
         let is_slow = |entry: &Entry| {
             let fastest = entry.ladder.as_ref().and_then(|ladder| ladder.rungs().first());
             match (&entry.loaded, fastest) {
