@@ -28,17 +28,12 @@ struct Outlook<'s> {
     last: &'s str,
     /// Seconds since the last request.
     elapsed: f64,
-    /// For each model, its share of all requests.
-    shares: Vec<f64>,
 }
 
 impl<'s> Outlook<'s> {
     fn new(state: &'s PoolState) -> Option<Self> {
         let (last, at) = state.succession.last()?;
-        let rates: Vec<f64> = state.models.iter().map(|model| model.demand.rate(state.now)).collect();
-        let all: f64 = rates.iter().sum();
-        let shares = rates.iter().map(|rate| if all > 0.0 { rate / all } else { 0.0 }).collect();
-        Some(Self { state, last, elapsed: state.now.saturating_sub(at).as_secs_f64(), shares })
+        Some(Self { state, last, elapsed: state.now.saturating_sub(at).as_secs_f64() })
     }
 
     fn name(&self, index: usize) -> &str {
@@ -47,7 +42,7 @@ impl<'s> Outlook<'s> {
 
     /// The probability that the next request is for this model.
     fn chance(&self, index: usize) -> f64 {
-        self.state.succession.chance(self.last, self.name(index), self.shares[index])
+        self.state.succession.chance(self.last, self.name(index))
     }
 
     /// Expected seconds until the next request, if it is for this model. A request that is late may come at any moment.
@@ -62,7 +57,7 @@ impl<'s> Outlook<'s> {
         let state = self.state;
         let after = |next: usize| {
             let (from, to) = (self.name(next), self.name(index));
-            let chance = self.chance(next) * state.succession.chance(from, to, self.shares[index]);
+            let chance = self.chance(next) * state.succession.chance(from, to);
             let text = state.models[next].fastest_seconds();
             chance * exposed(load, state.succession.gap(from, to).unwrap_or(0.0) - text)
         };
@@ -139,7 +134,7 @@ impl PoolState {
             return load;
         }
         let (from, to) = (&self.models[after].name, &self.models[index].name);
-        let chance = self.succession.chance(from, to, 0.0);
+        let chance = self.succession.chance(from, to);
         let gap = self.succession.gap(from, to).unwrap_or(0.0) - self.models[after].fastest_seconds();
         chance * exposed(load, gap) + (1.0 - chance) * load
     }

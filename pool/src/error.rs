@@ -17,12 +17,13 @@ pub enum Error {
     /// There is no room for the model, even if all models are unloaded except those that must stay loaded.
     #[error("{name} does not fit beside {}, which the pool keeps loaded", kept.join(" and "))]
     NoRoom { name: String, kept: Vec<String> },
-    /// The model fits nowhere on this machine, or its request is impossible.
+    /// No plan can be made for the model: it fits nowhere on this machine, or its request is impossible. Everybody who
+    /// waits for the model gets the same error.
     #[error("{name}: {source}")]
     Plan {
         name: String,
         #[source]
-        source: Box<plan::Error>,
+        source: Arc<plan::Error>,
     },
     /// The file cannot be read.
     #[error("{}: {source}", file.display())]
@@ -54,4 +55,32 @@ pub enum Error {
     /// The pool's thread cannot start.
     #[error("the pool's thread cannot start: {0}")]
     Thread(#[source] std::io::Error),
+}
+
+/// An error that all requests for a model get.
+#[derive(Debug)]
+pub(crate) enum Reason {
+    Load(Arc<load::Error>),
+    Plan(Arc<plan::Error>),
+    NoRoom { name: String, kept: Vec<String> },
+}
+
+impl Reason {
+    /// The error for one of these requests. `name` is the name of the model that cannot be planned or loaded.
+    pub(crate) fn error(&self, name: &str) -> Error {
+        match self {
+            Self::Load(source) => Error::Load { name: name.to_owned(), source: Arc::clone(source) },
+            Self::Plan(source) => Error::Plan { name: name.to_owned(), source: Arc::clone(source) },
+            Self::NoRoom { name, kept } => Error::NoRoom { name: name.clone(), kept: kept.clone() },
+        }
+    }
+}
+
+impl From<load::Error> for Reason {
+    fn from(error: load::Error) -> Self {
+        match error {
+            load::Error::Plan(error) => Self::Plan(Arc::new(error)),
+            error => Self::Load(Arc::new(error)),
+        }
+    }
 }

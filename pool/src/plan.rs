@@ -210,7 +210,7 @@ impl PoolPlan {
         let mut models = Vec::new();
         for (model, choice) in state.models.iter().zip(&arrangement.choices) {
             let Some(rung) = &choice.rung else { continue };
-            room = room.with(&rung.held).unwrap_or(room);
+            room = room.without(&rung.held);
             models.push(PlannedModel::new(model, rung, choice.is_change));
         }
         let devices = devices(&state.machine, &room);
@@ -223,7 +223,7 @@ impl PoolPlan {
         let mut room = Room::new(&state.machine);
         let mut models = Vec::new();
         for (model, rung) in loaded {
-            room = room.with(&rung.held).unwrap_or(room);
+            room = room.without(&rung.held);
             models.push(PlannedModel::new(model, rung, false));
         }
         let reason = format!(

@@ -279,6 +279,13 @@ impl Model {
         self.requests().ask(replacement);
     }
 
+    /// Withdraws a [requested](Self::request_replace) re-placement that has not begun, whoever has requested it.
+    /// Returns whether there was one. If there was none, a re-placement that was requested before may be under way now:
+    /// the [report](Self::report) is another one once it is done.
+    pub fn withdraw_replace(&self) -> bool {
+        self.requests().withdraw()
+    }
+
     /// Re-places the model at once if its context is free. Otherwise requests the re-placement before the next token.
     pub(crate) fn replace_soon(&self, replacement: Replacement) -> Result<(), Error> {
         match self.carry_out(&replacement) {

@@ -56,6 +56,13 @@ impl Requested {
         }
     }
 
+    /// Withdraws the request. Returns whether there was one that nobody had taken yet.
+    pub(super) fn withdraw(&self) -> bool {
+        let mut held = lock(&self.held);
+        self.waiting.store(false, Ordering::Release);
+        held.replacement.take().is_some()
+    }
+
     /// Sets the waker that is woken by a request.
     pub(crate) fn listen(&self, listener: Option<Waker>) {
         let before = std::mem::replace(&mut lock(&self.held).listener, listener);

@@ -281,6 +281,29 @@ fn a_better_plan_that_cannot_be_loaded_after_all_leaves_the_text_where_it_was() 
 }
 
 #[test]
+fn a_re_placement_that_is_withdrawn_is_not_carried_out_by_any_text() {
+    own_process!();
+    let path = demo_path();
+    let request = request();
+    let _gpu = card(mib(64));
+    let all = plan(&path, &request, 7);
+    let model = load(&path, &request, 0);
+    assert!(!model.withdraw_replace());
+    let mut text = Text::begin(model.generate(PROMPT).temp(0.0).max_tokens(24));
+    model.request_replace(Replacement::By(Box::new(all.clone())));
+    assert!(model.withdraw_replace());
+    text.piece();
+    assert!(text.stream.last_replaced().is_none());
+    assert_eq!(model.placement().n_gpu_layers, 0);
+    // A request that was carried out cannot be withdrawn.
+    model.request_replace(Replacement::By(Box::new(all.clone())));
+    text.piece();
+    assert_eq!(*model.placement(), all);
+    assert!(!model.withdraw_replace());
+    text.end();
+}
+
+#[test]
 fn other_threads_can_request_a_re_placement() {
     own_process!();
     let path = demo_path();

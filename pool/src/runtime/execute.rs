@@ -9,11 +9,12 @@ use autoplace::machine::Machine;
 use autoplace::{Model, load};
 
 use super::state::{Id, Loaded, Shared, Work};
+use crate::error::Reason;
 use crate::held::Room;
 use crate::ladder::Rung;
 use crate::plan::{PoolPlan, Step};
 
-/// Maximum time that the pool waits for a move in the middle of a text.
+/// Maximum time that the pool waits until a text begins to move, and until a move that has begun is over.
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The pause between two checks whether a move has been carried out.
@@ -23,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) enum Stopped {
     /// The model cannot be loaded.
-    Failed(Id, Arc<load::Error>),
+    Failed(Id, Reason),
     /// The state has changed since the decision, so the pool must decide again.
     Changed,
     /// No model may be reloaded before this time has passed.
@@ -33,24 +34,44 @@ pub(super) enum Stopped {
 }
 
 impl Shared {
-    /// Carries out the steps of a plan that was made for this machine.
-    pub(super) fn carry_out(&self, plan: &PoolPlan, machine: &Machine, patience: Duration) -> Result<(), Stopped> {
+    /// Carries out the steps of a plan that was made for this machine. `wanted` is the model for which it was made; if
+    /// its requests are withdrawn, no text is waited for any more. All steps together wait for texts for at most
+    /// `patience`.
+    pub(super) fn carry_out(
+        &self,
+        plan: &PoolPlan,
+        machine: &Machine,
+        wanted: Option<Id>,
+        patience: Duration,
+    ) -> Result<(), Stopped> {
+        let outcome = self.steps(plan, machine, wanted, patience);
+        // A step that was not reached leaves no model behind that gives no more handles.
+        self.change(|state| state.entries.iter_mut().for_each(|entry| entry.is_leaving = false));
+        outcome
+    }
+
+    fn steps(&self, plan: &PoolPlan, machine: &Machine, wanted: Option<Id>, patience: Duration) -> Result<(), Stopped> {
+        let begun = Instant::now();
+        let wait = |id: Id| self.wait_for_texts(id, wanted, patience.saturating_sub(begun.elapsed()));
         for step in &plan.steps {
             let id = |name: &str| self.lock().id_of(name).ok_or(Stopped::Changed);
             match step {
-                Step::WaitForTexts { model, .. } => self.wait_for_texts(id(model)?, patience)?,
+                Step::WaitForTexts { model, .. } => wait(id(model)?)?,
                 Step::HoldOff { time } => return Err(Stopped::HoldOff(*time)),
                 Step::Unload { model } => {
-                    self.wait_for_texts(id(model)?, patience)?;
-                    self.unload(id(model)?);
-                    self.count_reload();
+                    let id = id(model)?;
+                    wait(id)?;
+                    if self.unload(id) {
+                        self.count_reload();
+                    }
                 }
                 Step::Load { model } => self.load(id(model)?, plan, machine)?,
                 Step::Shrink { model } | Step::Grow { model } => {
+                    let id = id(model)?;
                     if !self.moves() {
-                        self.wait_for_texts(id(model)?, patience)?;
+                        wait(id)?;
                     }
-                    self.relocate(id(model)?, plan, machine)?;
+                    self.relocate(id, plan, machine)?;
                     self.count_reload();
                 }
             }
@@ -66,37 +87,42 @@ impl Shared {
     }
 
     /// Stops giving handles of the model, and waits until all its handles are dropped. New handles are given again
-    /// after the model was unloaded or moved.
-    fn wait_for_texts(&self, id: Id, patience: Duration) -> Result<(), Stopped> {
+    /// after the model was unloaded or moved, or when the plan has ended.
+    fn wait_for_texts(&self, id: Id, wanted: Option<Id>, patience: Duration) -> Result<(), Stopped> {
         let begun = Instant::now();
         let mut state = self.lock();
         loop {
-            let is_closed = state.is_closed;
-            let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };
+            if state.is_closed {
+                return Err(Stopped::Closed);
+            }
+            let is_withdrawn = wanted.is_some_and(|wanted| !state.is_wanted(wanted));
+            let Some(entry) = state.entry(id).filter(|entry| entry.loaded.is_some()) else {
+                return Err(Stopped::Changed);
+            };
             entry.is_leaving = true;
             if entry.handles == 0 {
                 return Ok(());
             }
-            if is_closed || begun.elapsed() >= patience {
-                entry.is_leaving = false;
-                return Err(if is_closed { Stopped::Closed } else { Stopped::Changed });
+            if is_withdrawn || begun.elapsed() >= patience {
+                return Err(Stopped::Changed);
             }
             state = self.wait(state, Duration::from_millis(200));
         }
     }
 
-    /// Unloads a model that has no handles.
-    pub(super) fn unload(&self, id: Id) {
+    /// Unloads a model that has no handles. Returns whether it was loaded.
+    pub(super) fn unload(&self, id: Id) -> bool {
         let loaded = self.change(|state| {
             let is_closed = state.is_closed;
             let entry = state.entry(id)?;
             // Somebody may have received a handle since the decision.
-            if entry.handles > 0 && !entry.is_leaving && !is_closed {
+            if entry.handles > 0 && !is_closed {
                 return None;
             }
             (entry.is_leaving, entry.must_leave) = (false, false);
             entry.loaded.take()
         });
+        let was_loaded = loaded.is_some();
         if let Some(Loaded { model, engine, attached, .. }) = loaded {
             tracing::info!("{} is unloaded", model.placement().model.name);
             // The engine is ended first, because it uses the model's context.
@@ -108,6 +134,7 @@ impl Shared {
             // The entry of a removed specification is removed with its model.
             state.entries.retain(|entry| !(entry.is_removed && entry.loaded.is_none() && entry.handles == 0));
         });
+        was_loaded
     }
 
     /// The machine with the free bytes that this model may use: those that are free now, limited to those that the plan
@@ -120,7 +147,7 @@ impl Shared {
         own: Option<&Model>,
     ) -> Result<Machine, load::Error> {
         let others = plan.models.iter().filter(|model| model.name != name);
-        let room = others.fold(Room::new(machine), |room, other| room.with(&other.held).unwrap_or(room));
+        let room = others.fold(Room::new(machine), |room, other| room.without(&other.held));
         if self.settings.machine.is_some() {
             return Ok(room.limit(machine));
         }
@@ -166,7 +193,8 @@ impl Shared {
                 Err(error) => {
                     tracing::warn!("{}: {error}", spec.name);
                     entry.failure = Some(error.to_string());
-                    Err(Stopped::Failed(id, Arc::new(error)))
+                    entry.is_parked = false;
+                    Err(Stopped::Failed(id, error.into()))
                 }
             }
         })
@@ -196,12 +224,19 @@ impl Shared {
         let started = Instant::now();
         let room = self.room_for(&label, plan, machine, Some(&model));
         let next = room.and_then(|room| self.probed(&spec, &request, &room));
-        let moved = next.and_then(|next| replace(&model, next));
-        self.change(|state| {
+        let (moved, is_released) = match next {
+            Err(error) => (Err(error), false),
+            Ok(next) => {
+                let moved = replace(&model, next, MOVE_PATIENCE);
+                let is_released = matches!(&moved, Err(error) if !stays(error));
+                (moved, is_released)
+            }
+        };
+        let outcome = self.change(|state| {
             let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };
             (entry.work, entry.is_leaving) = (Work::None, false);
             if let Some(loaded) = &mut entry.loaded {
-                loaded.rung = Rung::new(autoplace::Plan::clone(&model.placement()), machine);
+                loaded.look(machine);
             }
             match moved {
                 Ok(()) => {
@@ -209,46 +244,102 @@ impl Shared {
                     entry.loads = entry.loads.saturating_add(1);
                     Ok(())
                 }
+                Err(error) if is_released => {
+                    tracing::warn!("{} could not be moved, and is loaded anew when it is wanted: {error}", spec.name);
+                    entry.must_leave = true;
+                    Err(Stopped::Changed)
+                }
                 Err(error) => {
                     tracing::warn!("{} stays where it is: {error}", spec.name);
-                    Err(match error {
-                        load::Error::Busy | load::Error::NativeHeld { .. } => Stopped::Changed,
-                        error => Stopped::Failed(id, Arc::new(error)),
-                    })
+                    Err(if stays(&error) { Stopped::Changed } else { Stopped::Failed(id, error.into()) })
                 }
             }
-        })
+        });
+        if is_released {
+            self.unload(id);
+        }
+        outcome
     }
 }
 
-/// Re-places the model now, or in the middle of its texts.
+/// Whether a re-placement that failed with this error has left the model where it was.
+const fn stays(error: &load::Error) -> bool {
+    matches!(error, load::Error::Busy | load::Error::NativeHeld { .. })
+}
+
+/// Re-places the model now, or in the middle of its texts. Waits for at most `patience` until a text begins to move,
+/// and for at most this time again until the move is over.
 ///
 /// # Errors
 ///
-/// [`load::Error::Busy`] if a text could not be moved in time.
-fn replace(model: &Model, plan: autoplace::Plan) -> Result<(), load::Error> {
+/// [`load::Error::Busy`] if a text could not be moved in time. No text carries the move out later.
+fn replace(model: &Model, plan: autoplace::Plan, patience: Duration) -> Result<(), load::Error> {
     match model.replace(Some(plan.clone())) {
         Err(load::Error::Busy) => {}
         outcome => return outcome,
     }
     // Each load makes a new report, so another report means that the move is done.
     let before = model.report();
+    let is_moved = || !Arc::ptr_eq(&before, &model.report());
     model.request_replace(Replacement::By(Box::new(plan.clone())));
     let begun = Instant::now();
-    while begun.elapsed() < MOVE_PATIENCE {
+    while begun.elapsed() < patience {
         std::thread::sleep(PAUSE);
-        if !Arc::ptr_eq(&before, &model.report()) {
+        if is_moved() {
             return Ok(());
         }
         // The text may have ended before it carried out the request.
         match model.replace(Some(plan.clone())) {
             Err(load::Error::Busy) => {}
             outcome => {
-                // Withdraws the request, so that the next text does not carry it out.
-                model.request_replace(Replacement::Better { min_gain: f64::INFINITY });
+                model.withdraw_replace();
                 return outcome;
             }
         }
     }
+    // Nobody waits for the move any more, so no later text may carry it out. A text that has begun to move must end
+    // the move first, because the model's place is known only then.
+    if !model.withdraw_replace() {
+        let begun = Instant::now();
+        while begun.elapsed() < patience {
+            if is_moved() {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
     Err(load::Error::Busy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use autoplace::machine::{Host, Machine};
+    use autoplace::plan::Request;
+    use autoplace::{Model, load};
+    use test_support::demo_path;
+
+    use super::replace;
+
+    #[test]
+    fn a_move_that_was_given_up_is_not_carried_out_by_a_later_text() {
+        let host = Machine::new(Host::new(4 << 30));
+        let builder = Model::builder(demo_path()).request(Request::new().n_ctx(512)).machine(host);
+        let model = builder.n_threads(1).without_learning().load().unwrap();
+        let plan = autoplace::Plan::clone(&model.placement());
+        let mut text = model.generate("And it came to pass").temp(0.0).max_tokens(6).stream().unwrap();
+        text.next().unwrap().unwrap();
+        let before = model.report();
+        let moved = replace(&model, plan.clone(), Duration::ZERO);
+        assert!(matches!(moved, Err(load::Error::Busy)), "{moved:?}");
+        // Neither the running text nor a later one moves the model.
+        text.by_ref().for_each(|piece| drop(piece.unwrap()));
+        drop(text);
+        model.generate("In the beginning").temp(0.0).max_tokens(2).text().unwrap();
+        assert!(Arc::ptr_eq(&before, &model.report()));
+        replace(&model, plan, Duration::ZERO).unwrap();
+        assert!(!Arc::ptr_eq(&before, &model.report()));
+    }
 }

@@ -13,12 +13,20 @@ use super::state::{Entry, Id, Loaded, Shared};
 ///
 /// It derefs to the [`Model`]. A clone of that [`Model`] is not a handle: the pool may count the model as unloaded
 /// while the clone still takes its memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ModelHandle {
+    name: String,
+    // Fields are dropped in their order. Once the pool no longer counts the handle, it takes the model's memory for
+    // free.
+    model: Model,
+    counted: Counted,
+}
+
+/// One of the handles of a model that the pool counts.
+#[derive(Debug)]
+struct Counted {
     shared: Arc<Shared>,
     id: Id,
-    name: String,
-    model: Model,
     /// Whether it counts as a use of the model, which begins the idle time anew.
     is_use: bool,
 }
@@ -29,16 +37,16 @@ impl ModelHandle {
         let model = entry.loaded.as_ref()?.model.clone();
         entry.handles += 1;
         entry.used = now;
-        let name = entry.spec.name.clone();
-        Some(Self { shared: Arc::clone(shared), id: entry.id, name, model, is_use: true })
+        let counted = Counted { shared: Arc::clone(shared), id: entry.id, is_use: true };
+        Some(Self { name: entry.spec.name.clone(), model, counted })
     }
 
     /// Gives a handle of a loaded model to somebody who only asks about it. It does not count as a use.
     pub(super) fn to_look(shared: &Arc<Shared>, entry: &mut Entry) -> Option<Self> {
         let model = entry.loaded.as_ref()?.model.clone();
         entry.handles += 1;
-        let name = entry.spec.name.clone();
-        Some(Self { shared: Arc::clone(shared), id: entry.id, name, model, is_use: false })
+        let counted = Counted { shared: Arc::clone(shared), id: entry.id, is_use: false };
+        Some(Self { name: entry.spec.name.clone(), model, counted })
     }
 
     /// The model's name in the pool.
@@ -86,19 +94,20 @@ impl ModelHandle {
         make: impl FnOnce() -> Result<V, E>,
         keep: impl FnOnce(&mut Loaded, V),
     ) -> Result<V, E> {
-        let look = || self.shared.lock().entry(self.id).and_then(|entry| known(entry.loaded.as_ref()?));
+        let Counted { shared, id, .. } = &self.counted;
+        let look = || shared.lock().entry(*id).and_then(|entry| known(entry.loaded.as_ref()?));
         if let Some(value) = look() {
             return Ok(value);
         }
         let of = |entry: &mut Entry| Some(Arc::clone(lock(entry.loaded.as_ref()?)));
-        let making = self.shared.lock().entry(self.id).and_then(of);
+        let making = shared.lock().entry(*id).and_then(of);
         let _making = making.as_ref().map(|making| making.lock().unwrap_or_else(PoisonError::into_inner));
         // Meanwhile, the value may have been made through another handle.
         if let Some(value) = look() {
             return Ok(value);
         }
         let value = make()?;
-        if let Some(loaded) = self.shared.lock().entry(self.id).and_then(|entry| entry.loaded.as_mut()) {
+        if let Some(loaded) = shared.lock().entry(*id).and_then(|entry| entry.loaded.as_mut()) {
             keep(loaded, value.clone());
         }
         Ok(value)
@@ -106,7 +115,7 @@ impl ModelHandle {
 
     /// Reports a text that has ended, for the pool's predictions: its computed prompt tokens, and its generated tokens.
     pub fn ended(&self, prompt: u32, reply: u32) {
-        if let Some(entry) = self.shared.lock().entry(self.id) {
+        if let Some(entry) = self.counted.shared.lock().entry(self.counted.id) {
             entry.demand.ended(prompt, reply);
         }
     }
@@ -120,24 +129,18 @@ impl Deref for ModelHandle {
     }
 }
 
-impl Clone for ModelHandle {
+impl Clone for Counted {
     fn clone(&self) -> Self {
         let now = self.shared.now();
         if let Some(entry) = self.shared.lock().entry(self.id) {
             entry.handles += 1;
             entry.used = if self.is_use { now } else { entry.used };
         }
-        Self {
-            shared: Arc::clone(&self.shared),
-            id: self.id,
-            name: self.name.clone(),
-            model: self.model.clone(),
-            is_use: self.is_use,
-        }
+        Self { shared: Arc::clone(&self.shared), id: self.id, is_use: self.is_use }
     }
 }
 
-impl Drop for ModelHandle {
+impl Drop for Counted {
     fn drop(&mut self) {
         let now = self.shared.now();
         self.shared.change(|state| {

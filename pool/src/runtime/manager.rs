@@ -10,7 +10,7 @@ use super::handle::ModelHandle;
 use super::place::plan_error;
 use super::state::{Answer, Entry, Id, Shared, State};
 use super::ticket::Ticket;
-use crate::error::Error;
+use crate::error::{Error, Reason};
 use crate::ladder::slowness;
 use crate::plan::{PoolPlan, Step};
 use crate::spec::ModelSpec;
@@ -38,12 +38,16 @@ enum Task {
 type Due = (Arc<Ticket<Answer>>, Answer);
 
 pub(super) fn run(shared: &Arc<Shared>) {
+    // A panic, such as one of the application's `configure`, ends the pool, but leaves nobody waiting.
+    let _end = End(shared);
     let mut looked = shared.now();
     loop {
         match next(shared, looked) {
             Task::Prepare(id) => prepare(shared, id),
             Task::Preload(id) => preload(shared, id),
-            Task::Unload(id) => shared.unload(id),
+            Task::Unload(id) => {
+                shared.unload(id);
+            }
             Task::Anticipate => anticipate(shared),
             Task::Look => {
                 looked = shared.now();
@@ -53,17 +57,28 @@ pub(super) fn run(shared: &Arc<Shared>) {
             Task::Close => break,
         }
     }
-    end(shared);
+}
+
+/// Ends the pool when it is dropped.
+struct End<'s>(&'s Shared);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        end(self.0);
+    }
 }
 
 /// Ends all requests and unloads all models.
 fn end(shared: &Shared) {
     let (due, ids) = shared.change(|state| {
+        state.is_closed = true;
         let due: Vec<Due> = state.waiters.drain(..).map(|waiter| (waiter.ticket, Err(Error::Closed))).collect();
         (due, state.entries.iter().map(|entry| entry.id).collect::<Vec<Id>>())
     });
     give(due);
-    ids.into_iter().for_each(|id| shared.unload(id));
+    for id in ids {
+        shared.unload(id);
+    }
 }
 
 fn give(due: Vec<Due>) {
@@ -91,15 +106,15 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
         if let Some(task) = task(&state, now) {
             return task;
         }
-        if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating(now) {
+        if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating() {
             return Task::Anticipate;
         }
         let look = shared.settings.look;
-        let rest = (looked + look).saturating_sub(now);
+        let rest = looked.saturating_add(look).saturating_sub(now);
         if rest.is_zero() {
             return Task::Look;
         }
-        let rest = rest.min(soonest(&state, now));
+        let rest = rest.min(soonest(&state, shared.settings.patience, now));
         state.is_at_rest = true;
         state = shared.wait(state, rest);
     }
@@ -112,7 +127,7 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
     let waiters = std::mem::take(&mut state.waiters);
     for waiter in waiters {
         let patience = shared.settings.patience;
-        let Some(entry) = state.entry(waiter.id) else {
+        let Some(entry) = state.entry(waiter.id).filter(|entry| !entry.is_removed) else {
             let error = state.unknown(&waiter.name);
             due.push((waiter.ticket, Err(error)));
             continue;
@@ -137,7 +152,8 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     {
         return Some(Task::Unload(entry.id));
     }
-    if let Some(waiter) = state.waiters.iter().find(|waiter| waiter.not_before <= now) {
+    let is_going = |id: Id| state.entries.iter().any(|entry| entry.id == id && entry.is_going());
+    if let Some(waiter) = state.waiters.iter().find(|waiter| waiter.not_before <= now && !is_going(waiter.id)) {
         return Some(Task::Prepare(waiter.id));
     }
     if let Some(entry) = state.entries.iter().find(|entry| entry.is_missing() && entry.retry_at <= now) {
@@ -148,17 +164,17 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     }
     let is_idle = |entry: &&Entry| {
         let idle = entry.spec.idle.filter(|_| !entry.spec.keep);
-        let is_over = idle.is_some_and(|idle| now >= entry.used + idle);
+        let is_over = idle.is_some_and(|idle| now >= entry.used.saturating_add(idle));
         is_over && !state.is_beside_a_loaded_one(entry)
     };
     state.entries.iter().filter(free).find(is_idle).map(|entry| Task::Unload(entry.id))
 }
 
-/// The time until the next task is due, if no request comes.
-fn soonest(state: &State, now: Duration) -> Duration {
-    let waiters = state.waiters.iter().map(|waiter| waiter.not_before);
+/// The time until the next task or answer is due, if no request comes.
+fn soonest(state: &State, patience: Duration, now: Duration) -> Duration {
+    let waiters = state.waiters.iter().flat_map(|waiter| [waiter.not_before, waiter.since.saturating_add(patience)]);
     let idle = state.entries.iter().filter(|entry| entry.loaded.is_some() && entry.handles == 0);
-    let idle = idle.filter_map(|entry| Some(entry.used + entry.spec.idle?));
+    let idle = idle.filter_map(|entry| Some(entry.used.saturating_add(entry.spec.idle?)));
     let kept = state.entries.iter().filter(|entry| entry.spec.keep && entry.loaded.is_none());
     let next = waiters
         .chain(idle)
@@ -172,10 +188,14 @@ fn soonest(state: &State, now: Duration) -> Duration {
 /// Makes a model ready: decides how to make room for it, and carries the plan out.
 fn prepare(shared: &Arc<Shared>, id: Id) {
     for _ in 0..TRIES {
+        // The requests may have been withdrawn while the plan was carried out.
+        if !shared.lock().is_wanted(id) {
+            return;
+        }
         match try_to_prepare(shared, id) {
             Ok(()) => {
-                // A worker that has died is replaced when nobody holds its model. Until then other requests are served.
-                if shared.lock().entry(id).is_some_and(|entry| entry.is_dead()) {
+                // For example, its worker has died at once.
+                if shared.lock().entry(id).is_some_and(|entry| !entry.is_ready()) {
                     put_off(shared, id, Duration::from_millis(200));
                 }
                 return;
@@ -198,33 +218,32 @@ enum Failure {
     For(Id, Reason),
 }
 
-/// An error that several requests may get.
-enum Reason {
-    Load(Arc<autoplace::load::Error>),
-    Pool(Error),
-}
-
 fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
-    let load = |id, error| Failure::For(id, Reason::Load(Arc::new(error)));
-    let machine = shared.bare_machine().map_err(|error| load(id, error))?;
+    let failed = |error: autoplace::load::Error| Failure::For(id, error.into());
+    let machine = shared.bare_machine().map_err(failed)?;
     let Some(name) = shared.lock().entry(id).map(|entry| entry.label.clone()) else { return Ok(()) };
     let planned = |machine: &Machine| {
-        make_ladders(shared, id, machine).map_err(|(partner, error)| Failure::For(partner, Reason::Load(error)))?;
-        decide(shared, machine, Some(&name)).map_err(|error| Failure::For(id, Reason::Pool(error)))
+        make_ladders(shared, id, machine).map_err(|(partner, error)| Failure::For(partner, error.into()))?;
+        decide(shared, machine, Some(&name)).map_err(|error| match error {
+            Error::NoRoom { name, kept } => Failure::For(id, Reason::NoRoom { name, kept }),
+            // Meanwhile, another specification has taken the name.
+            _ => Failure::Again,
+        })
     };
     let mut machine = machine;
     let mut plan = planned(&machine);
     if shared.others_gave(id, &machine, plan.as_ref().ok()) {
-        machine = shared.bare_machine().map_err(|error| load(id, error))?;
+        machine = shared.bare_machine().map_err(failed)?;
         plan = planned(&machine);
     }
     let plan = plan?;
+    decided(shared, &plan);
     // A request waits no longer than the pool's patience, so the plan does not either.
     let oldest = shared.lock().waiters.iter().map(|waiter| waiter.since).min();
     let waited = oldest.map_or(Duration::ZERO, |since| shared.now().saturating_sub(since));
     let patience = shared.settings.patience.saturating_sub(waited);
-    shared.carry_out(&plan, &machine, patience).map_err(|stopped| match stopped {
-        Stopped::Failed(id, error) => Failure::For(id, Reason::Load(error)),
+    shared.carry_out(&plan, &machine, Some(id), patience).map_err(|stopped| match stopped {
+        Stopped::Failed(id, reason) => Failure::For(id, reason),
         Stopped::Changed => Failure::Again,
         Stopped::HoldOff(time) => Failure::HoldOff(time),
         Stopped::Closed => Failure::Closed,
@@ -232,13 +251,13 @@ fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
 }
 
 /// Makes the missing ladders of the model and of those that must be loaded with it.
-fn make_ladders(shared: &Shared, id: Id, machine: &Machine) -> Result<(), (Id, Arc<autoplace::load::Error>)> {
+fn make_ladders(shared: &Shared, id: Id, machine: &Machine) -> Result<(), (Id, autoplace::load::Error)> {
     // The lock is released before the loop.
     let partners = with_partners(&mut shared.lock(), id);
     for partner in partners {
         let spec = shared.lock().entry(partner).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
         if let Some(spec) = spec {
-            let ladder = shared.ladder(&spec, machine).map_err(|error| (partner, Arc::new(error)))?;
+            let ladder = shared.ladder(&spec, machine).map_err(|error| (partner, error))?;
             if let Some(entry) = shared.lock().entry(partner) {
                 entry.ladder = Some(ladder);
             }
@@ -271,8 +290,9 @@ fn preload(shared: &Arc<Shared>, id: Id) {
     match decide(shared, &machine, Some(&name)) {
         Err(error) => failed(&error),
         Ok(plan) if plan.steps.iter().all(|step| matches!(step, Step::Load { .. })) => {
+            decided(shared, &plan);
             // If a load fails, it logs its error.
-            let _ = shared.carry_out(&plan, &machine, Duration::ZERO);
+            let _ = shared.carry_out(&plan, &machine, None, Duration::ZERO);
         }
         Ok(_) => tracing::info!("{name} is not loaded in advance: others would have to make room"),
     }
@@ -285,16 +305,12 @@ const LIKELY: f64 = 0.25;
 impl State {
     /// Whether a model is likely to be wanted next that is not loaded, or that is over 10 % slower than in its fastest
     /// placement.
-    fn is_worth_anticipating(&self, now: Duration) -> bool {
+    fn is_worth_anticipating(&self) -> bool {
         let Some((last, _)) = self.succession.last().filter(|_| self.limits.anticipate && self.waiters.is_empty())
         else {
             return false;
         };
-        let all: f64 = self.entries.iter().map(|entry| entry.demand.rate(now)).sum();
-        let is_likely = |entry: &&Entry| {
-            let share = if all > 0.0 { entry.demand.rate(now) / all } else { 0.0 };
-            self.succession.chance(last, &entry.label, share) >= LIKELY
-        };
+        let is_likely = |entry: &&Entry| self.succession.chance(last, &entry.label) >= LIKELY;
         let is_slow = |entry: &Entry| {
             let fastest = entry.ladder.as_ref().and_then(|ladder| ladder.rungs().first());
             match (&entry.loaded, fastest) {
@@ -318,7 +334,7 @@ fn anticipate(shared: &Arc<Shared>) {
     let Some(plan) = plan else { return };
     decided(shared, &plan);
     // A text that has begun meanwhile is not waited for: the next one that ends brings the pool here again.
-    if let Err(stopped) = shared.carry_out(&plan, &machine, Duration::ZERO) {
+    if let Err(stopped) = shared.carry_out(&plan, &machine, None, Duration::ZERO) {
         tracing::debug!("nothing is loaded for the next request: {stopped:?}");
     }
 }
@@ -338,15 +354,21 @@ fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
 
 /// The input of a decision, and the specifications of its models.
 fn input(shared: &Arc<Shared>, machine: &Machine) -> (PoolState, Vec<ModelSpec>) {
-    let state = shared.lock();
+    let mut state = shared.lock();
+    state.decisions += 1;
+    // The application may have moved a model itself, or its worker was replaced by one with other free memory.
+    state.entries.iter_mut().filter_map(|entry| entry.loaded.as_mut()).for_each(|loaded| loaded.look(machine));
     let (pool, ids) = state.pool_state(machine, shared.now(), shared);
     let specs = ids.iter().filter_map(|id| state.entries.iter().find(|entry| entry.id == *id));
     let specs = specs.map(|entry| entry.spec.clone()).collect();
     (pool, specs)
 }
 
-/// Logs the reasons of a plan, and keeps it as the pool's last plan.
+/// Logs the reasons of a plan that is about to be carried out, and keeps it as the pool's last plan.
 fn decided(shared: &Shared, plan: &PoolPlan) {
+    if plan.steps.is_empty() {
+        return;
+    }
     plan.reasons.iter().for_each(|reason| tracing::info!("{reason}"));
     let plan = Arc::new(plan.clone());
     shared.change(|state| state.last_plan = Some(plan));
@@ -354,14 +376,10 @@ fn decided(shared: &Shared, plan: &PoolPlan) {
 
 fn decide(shared: &Arc<Shared>, machine: &Machine, wanted: Option<&str>) -> Result<PoolPlan, Error> {
     let (pool, specs) = input(shared, machine);
-    let plan = PoolPlan::decide(&pool, wanted, |index, request, machine| {
+    PoolPlan::decide(&pool, wanted, |index, request, machine| {
         let spec = &specs[index];
         shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
-    })?;
-    if !plan.steps.is_empty() {
-        decided(shared, &plan);
-    }
-    Ok(plan)
+    })
 }
 
 fn put_off(shared: &Shared, id: Id, time: Duration) {
@@ -380,7 +398,8 @@ fn fail(shared: &Shared, id: Id, failed: Id, reason: &Reason) {
         let Some(name) = state.entry(failed).map(|entry| entry.spec.name.clone()) else { return Vec::new() };
         let words = match reason {
             Reason::Load(error) => error.to_string(),
-            Reason::Pool(error) => error.to_string(),
+            Reason::Plan(error) => error.to_string(),
+            Reason::NoRoom { .. } => reason.error(&name).to_string(),
         };
         for id in [id, failed] {
             if let Some(entry) = state.entry(id) {
@@ -394,19 +413,11 @@ fn fail(shared: &Shared, id: Id, failed: Id, reason: &Reason) {
                 state.waiters.push_back(waiter);
                 continue;
             }
-            due.push((waiter.ticket, Err(error_for(&name, reason))));
+            due.push((waiter.ticket, Err(reason.error(&name))));
         }
         due
     });
     give(due);
-}
-
-fn error_for(name: &str, reason: &Reason) -> Error {
-    match reason {
-        Reason::Load(source) => Error::Load { name: name.to_owned(), source: Arc::clone(source) },
-        Reason::Pool(Error::NoRoom { name, kept }) => Error::NoRoom { name: name.clone(), kept: kept.clone() },
-        Reason::Pool(error) => Error::Specification { name: name.to_owned(), problem: error.to_string() },
-    }
 }
 
 /// Shrinks or parks models for other programs, grows models into free memory, and loads parked models again.
@@ -424,8 +435,9 @@ fn look(shared: &Arc<Shared>) {
         _ => None,
     });
     let unloaded: Vec<String> = unloaded.collect();
+    decided(shared, &plan);
     // Running texts are not waited for here; the next check decides again.
-    if let Err(stopped) = shared.carry_out(&plan, &machine, shared.settings.look) {
+    if let Err(stopped) = shared.carry_out(&plan, &machine, None, shared.settings.look) {
         tracing::debug!("the pool stays as it is: {stopped:?}");
     }
     shared.change(|state| {
@@ -433,14 +445,18 @@ fn look(shared: &Arc<Shared>) {
             entry.is_parked = is_pressed && entry.loaded.is_none();
         }
     });
-    let parked = {
-        let state = shared.lock();
-        let parked = state.entries.iter().find(|entry| entry.is_parked && entry.loaded.is_none());
-        parked.map(|entry| entry.label.clone())
-    };
-    let Some(name) = parked.filter(|_| unloaded.is_empty()) else { return };
-    let Ok(plan) = decide(shared, &machine, Some(&name)) else { return };
-    if matches!(&plan.steps[..], [Step::Load { .. }]) {
-        let _ = shared.carry_out(&plan, &machine, Duration::ZERO);
+    if !unloaded.is_empty() {
+        return;
+    }
+    // The first of the parked models may be too large for the memory that is free again, and another one not.
+    let parked = |entry: &&Entry| entry.is_parked && entry.loaded.is_none();
+    let names: Vec<String> = shared.lock().entries.iter().filter(parked).map(|entry| entry.label.clone()).collect();
+    for name in names {
+        let Ok(machine) = shared.bare_machine() else { return };
+        let Ok(plan) = decide(shared, &machine, Some(&name)) else { continue };
+        if matches!(&plan.steps[..], [Step::Load { .. }]) {
+            decided(shared, &plan);
+            let _ = shared.carry_out(&plan, &machine, None, Duration::ZERO);
+        }
     }
 }

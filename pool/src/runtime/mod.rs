@@ -83,8 +83,9 @@ impl Pool {
     /// # Errors
     ///
     /// The future fails with [`Error::Unknown`] if no model has the name, [`Error::NoRoom`] if the model does not fit
-    /// beside the models that stay loaded, [`Error::Load`] if it cannot be loaded or fits nowhere on this machine,
-    /// [`Error::TimedOut`] after the pool's patience, and [`Error::Closed`] when the pool ends.
+    /// beside the models that stay loaded, [`Error::Plan`] if it fits nowhere on this machine or its request is
+    /// impossible, [`Error::Load`] if it cannot be loaded, [`Error::TimedOut`] after the pool's patience, and
+    /// [`Error::Closed`] when the pool ends.
     pub fn get(&self, name: &str) -> ModelRequest {
         ModelRequest::ask(&self.inner.shared, name)
     }
@@ -107,7 +108,7 @@ impl Pool {
         self.inner.shared.status()
     }
 
-    /// Whether the pool has something left to do for past requests, and how often it has read the memory.
+    /// Whether the pool has something left to do for past requests, and how often it has decided and read the memory.
     pub fn activity(&self) -> Activity {
         self.inner.shared.activity()
     }

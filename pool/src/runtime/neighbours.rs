@@ -27,7 +27,8 @@ const IDLE: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Asks the pools of other processes for the memory that the model lacks: the memory of its layers on the host, or
-    /// all of its memory if it does not fit at all. Returns whether some memory has become free.
+    /// all of its memory if it does not fit at all. Returns whether some memory has become free: theirs, or that of a
+    /// model of this pool which another pool has asked for meanwhile. The plan is out of date then.
     pub(super) fn others_gave(&self, id: Id, machine: &Machine, plan: Option<&PoolPlan>) -> bool {
         let now = self.now();
         let lack = {
@@ -55,10 +56,10 @@ impl Shared {
         let lack = MemoryLack { pool: self.settings.id.clone(), devices: devices.clone() };
         let Some(_said) = self.settings.leases.announce_lack(&lack) else { return false };
         let begun = Instant::now();
-        let mut given = 0;
+        let (mut given, mut has_given) = (0, false);
         while begun.elapsed() < PATIENCE && given < wanted && !self.lock().is_closed {
             // Two pools that ask each other both give.
-            self.give_to_others();
+            has_given |= self.give_to_others();
             std::thread::sleep(Duration::from_millis(50));
             given = before.saturating_sub(held(&self.of_others()));
         }
@@ -68,7 +69,7 @@ impl Shared {
             // The old rungs were planned for less memory.
             entry.ladder = None;
         }
-        given > 0
+        given > 0 || has_given
     }
 
     /// The models that pools of other processes have loaded.
@@ -83,21 +84,27 @@ impl Shared {
         models
     }
 
-    /// If other pools lack memory, unloads models that nobody uses. The model that is missed least comes first.
-    pub(super) fn give_to_others(&self) {
+    /// If other pools lack memory, unloads models that nobody uses. The model that is missed least comes first. Returns
+    /// whether a model was unloaded.
+    pub(super) fn give_to_others(&self) -> bool {
+        let mut has_given = false;
         // Each check of the memory comes here, so the folder is read only if there is something to give.
         if !self.has_something_to_give() {
-            return;
+            return has_given;
         }
         let lacks = memory_lacks(&self.settings.leases);
         for lack in lacks.iter().filter(|lack| lack.pool != self.settings.id).flat_map(|lack| &lack.devices) {
             let mut missing = lack.bytes;
             while let Some((id, bytes)) = self.least_missed(&lack.name).filter(|_| missing > 0) {
-                missing = missing.saturating_sub(bytes);
-                self.unload(id);
-                self.count_reload();
+                // Somebody may have received a handle of it meanwhile: then another model is given.
+                if self.unload(id) {
+                    missing = missing.saturating_sub(bytes);
+                    self.count_reload();
+                    has_given = true;
+                }
             }
         }
+        has_given
     }
 
     fn has_something_to_give(&self) -> bool {

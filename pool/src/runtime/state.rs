@@ -6,9 +6,10 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use autoplace::Model;
 use autoplace::generate::Engine;
+use autoplace::machine::Machine;
 use autoplace::store::{PromptStore, StoreOptions};
+use autoplace::{Model, Plan};
 
 use super::handle::ModelHandle;
 use super::settings::Settings;
@@ -53,6 +54,8 @@ pub(super) struct State {
     pub(super) is_at_rest: bool,
     /// How often the pool's thread has checked the machine's memory.
     pub(super) memory_checks: u64,
+    /// How often the pool's thread has decided about all models.
+    pub(super) decisions: u64,
     next_id: Id,
 }
 
@@ -134,6 +137,16 @@ pub(super) struct Loaded {
     pub(super) since: SystemTime,
 }
 
+impl Loaded {
+    /// Reads where the model is now.
+    pub(super) fn look(&mut self, machine: &Machine) {
+        let placement = self.model.placement();
+        if *placement != *self.rung.plan {
+            self.rung = Rung::new(Plan::clone(&placement), machine);
+        }
+    }
+}
+
 impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loaded").field("model", &self.model).field("since", &self.since).finish_non_exhaustive()
@@ -182,6 +195,11 @@ impl Entry {
     pub(super) fn is_ready(&self) -> bool {
         let is_staying = !self.is_leaving && !self.must_leave && self.work == Work::None;
         is_staying && self.loaded.is_some() && !self.is_dead()
+    }
+
+    /// Whether the model is loaded, but only until its last handle is dropped. There is nothing to prepare before that.
+    pub(super) fn is_going(&self) -> bool {
+        self.loaded.is_some() && self.handles > 0 && (self.must_leave || self.is_removed || self.is_dead())
     }
 
     /// Whether the model is loaded in a worker that has died.
@@ -282,6 +300,8 @@ impl Shared {
                 if let Some(new) = new.filter(|_| is_gone) {
                     waiter.id = new.id;
                 }
+                // What was decided about the request was decided with the former models and limits.
+                waiter.not_before = now;
             }
         });
         Ok(())
@@ -317,6 +337,12 @@ impl State {
 
     pub(super) fn entry(&mut self, id: Id) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|entry| entry.id == id)
+    }
+
+    /// Whether a request waits for the model, or the model is yet to be loaded because it is kept.
+    pub(super) fn is_wanted(&self, id: Id) -> bool {
+        let is_missing = |entry: &Entry| entry.id == id && entry.is_missing();
+        self.waiters.iter().any(|waiter| waiter.id == id) || self.entries.iter().any(is_missing)
     }
 
     /// Whether a loaded model names this one in `beside`, so that this one stays loaded too.

@@ -67,6 +67,8 @@ pub struct Activity {
     pub is_settled: bool,
     /// How often the thread has checked the machine's memory. A check may move, unload and load models.
     pub memory_checks: u64,
+    /// How often the thread has decided how to make room for a model, or to change nothing.
+    pub decisions: u64,
 }
 
 impl Shared {
@@ -74,7 +76,7 @@ impl Shared {
         let state = self.lock();
         let is_missing = state.entries.iter().any(Entry::is_missing);
         let is_settled = state.is_at_rest && state.waiters.is_empty() && !is_missing;
-        Activity { is_settled, memory_checks: state.memory_checks }
+        Activity { is_settled, memory_checks: state.memory_checks, decisions: state.decisions }
     }
 
     pub(super) fn status(&self) -> Vec<ModelStatus> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use autoplace::machine::{Machine, gib};
+use autoplace::machine::{Gpu, GpuKind, Machine, Pool, Pools, gib};
 use autoplace::plan::{Context, Request};
 use autoplace_pool::{Error, Limits, ModelState, PoolPlan, PoolState, Rung, Step, Succession};
 use test_support::random_weights::Dice;
@@ -530,6 +530,35 @@ fn nothing_is_loaded_in_advance_while_it_would_keep_somebody_waiting_or_is_not_a
         let plan = without(change);
         assert!(plan.as_ref().is_none_or(|plan| plan.model("3b").is_some()), "{plan:?}");
     }
+}
+
+/// An integrated GPU has 6 GiB of its own, and 3 GiB of the host's memory, which are all that the host has left.
+#[test]
+fn the_memory_of_an_integrated_gpu_is_given_once_whichever_limit_comes_first() {
+    let mut machine = machine(&[], "Ryzen 7 5800X", 16);
+    machine.host.available = gib(3);
+    let pools = Pools::new(Pool::new(gib(6), gib(6)), Pool::new(gib(3), gib(3)));
+    let gpu =
+        Gpu::new("integrated").device("Vulkan0").kind(GpuKind::Integrated).total(gib(9)).free(gib(9)).pools(pools);
+    let machine = machine.with_gpu(gpu);
+    let names = ["8b", "3b", "1b"];
+    let mut state = pool(&machine, &names, 4096);
+    let mut beside_others = 0;
+    for (turn, name) in names.iter().cycle().take(9).enumerate() {
+        state.now = Duration::from_secs(60 * turn as u64);
+        let wanted = state.models.iter_mut().find(|model| model.name == *name).unwrap();
+        wanted.demand.count_request(state.now, true);
+        wanted.waiting = 1;
+        let plan = decide(&state, Some(name)).unwrap();
+        carry_out(&mut state, &plan);
+        state.models.iter_mut().for_each(|model| model.waiting = 0);
+        let loaded = || state.models.iter().filter_map(|model| model.loaded.as_ref());
+        beside_others += usize::from(loaded().count() > 1);
+        let placements = loaded().flat_map(|rung| &rung.plan.placements);
+        let taken: u64 = placements.map(|placement| placement.footprint.total()).sum();
+        assert!(taken <= gib(9), "{taken} bytes of 9 GiB\n{plan}");
+    }
+    assert!(beside_others > 0);
 }
 
 /// Random sequences of requests, texts and other programs on three machines.

@@ -2,6 +2,7 @@
 //! and in this process. Each text must equal the text of the model alone, and no card ever exceeds its memory.
 
 mod anticipates;
+mod leaving;
 mod neighbours;
 mod rounds;
 mod several;
@@ -13,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use autoplace::generate::Prompt;
+use autoplace::plan::{self, GpuLayers};
 use autoplace::store::StoreOptions;
 use autoplace::{Image, Isolation};
 use autoplace_pool::{Error, Limits, ModelHandle, ModelSpec, Pool, Residence};
@@ -28,7 +30,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 24] = [
+    let tests: [(&str, Test); 30] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -46,6 +48,12 @@ fn main() {
         ("what_usually_follows_is_loaded_before_it_is_wanted", anticipates::what_follows),
         ("what_is_wanted_is_never_unloaded_for_what_may_follow", anticipates::never_what_is_wanted),
         ("a_worker_that_is_killed_while_it_loads_in_advance_is_replaced", anticipates::killed),
+        ("a_request_for_a_model_that_leaves_waits_without_work_for_the_pool", leaving::waits_without_work),
+        ("a_request_whose_model_is_removed_while_it_leaves_is_told_so", leaving::removed_while_it_leaves),
+        ("a_request_that_is_withdrawn_gives_the_model_back_that_was_to_leave", leaving::withdrawn),
+        ("the_smaller_of_two_parked_models_comes_back_alone", leaving::the_smaller_one_comes_back),
+        ("a_model_that_the_application_moves_is_counted_where_it_is", leaving::moved_by_the_application),
+        ("a_panic_of_the_application_in_the_pools_thread_leaves_nobody_waiting", leaving::panics),
         ("texts_of_a_model_for_several_at_once_are_those_of_the_model_alone", several::run_together),
         ("a_model_for_several_texts_gets_fewer_places_beside_one_in_use", several::fewer_places),
         ("all_handles_of_a_model_get_one_engine_even_if_they_ask_at_the_same_time", several::one_engine),
@@ -189,14 +197,23 @@ fn failed() -> Result<(), Failed> {
     let broken = folder.path().join("broken.gguf");
     std::fs::write(&broken, b"GGUF, but no more")?;
     let pool = builder(&[&card]).model(spec("a")).model(ModelSpec::new("broken", &broken));
-    let pool = pool.model(ModelSpec::new("missing", folder.path().join("missing.gguf"))).start()?;
+    let pool = pool.model(ModelSpec::new("missing", folder.path().join("missing.gguf")));
+    // No card holds all layers with such a context.
+    let large = support::request().n_ctx(1 << 22).n_gpu_layers(GpuLayers::All);
+    let pool = pool.model(spec("impossible").request(large)).start()?;
     let held = pool.get("a").wait()?;
-    for name in ["broken", "missing"] {
+    for name in ["broken", "missing", "impossible"] {
         // All waiting requests get the error, and so do later ones.
         let waits = [pool.get(name), pool.get(name)];
         for wait in waits {
             let error = wait.wait().unwrap_err();
-            assert!(matches!(error, Error::Load { .. }) && error.to_string().contains(name), "{error}");
+            let is_right = match &error {
+                Error::Plan { source, .. } => {
+                    name == "impossible" && matches!(&**source, plan::Error::DoesNotFit { .. })
+                }
+                error => name != "impossible" && matches!(error, Error::Load { .. }),
+            };
+            assert!(is_right && error.to_string().contains(name), "{error}");
         }
         assert!(pool.get(name).wait().is_err());
         let status = pool.status().into_iter().find(|model| model.name == name).expect("it is listed");
@@ -272,11 +289,13 @@ fn pressure() -> Result<(), Failed> {
 }
 
 fn idle() -> Result<(), Failed> {
-    let card = Card::new(64 << 20);
+    let card = Card::new(128 << 20);
     let pool = builder(&[&card])
         .model(spec("a").idle(Duration::from_millis(50)))
         .model(spec("b").keep(true).idle(Duration::from_millis(50)))
+        .model(spec("c").idle(Duration::MAX))
         .start()?;
+    drop(pool.get("c").wait()?);
     // A kept model is loaded with the pool.
     until(|| state(&pool, "b") == Residence::Loaded);
     let held = pool.get("a").wait()?;
@@ -284,7 +303,7 @@ fn idle() -> Result<(), Failed> {
     assert_eq!(state(&pool, "a"), Residence::Loaded);
     drop(held);
     until(|| state(&pool, "a") == Residence::Unloaded);
-    assert_eq!(state(&pool, "b"), Residence::Loaded);
+    assert_eq!((state(&pool, "b"), state(&pool, "c")), (Residence::Loaded, Residence::Loaded));
     assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
     Ok(())
 }

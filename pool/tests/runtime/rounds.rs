@@ -55,6 +55,7 @@ fn variant(error: &impl Debug) -> String {
 fn kind(error: &Error) -> String {
     match error {
         Error::Load { source, .. } => format!("Load: {}", variant(source)),
+        Error::Plan { source, .. } => format!("Plan: {}", variant(source)),
         error => variant(error),
     }
 }
@@ -107,7 +108,12 @@ fn round(number: u64, whole: u64) -> Result<(u32, Errors, u64), String> {
                         longest.fetch_max(asked.elapsed().as_millis() as u64, Ordering::Relaxed);
                         let handle = match handle {
                             Ok(handle) => handle,
-                            Err(error @ (Error::Load { .. } | Error::NoRoom { .. } | Error::TimedOut { .. })) => {
+                            Err(
+                                error @ (Error::Load { .. }
+                                | Error::Plan { .. }
+                                | Error::NoRoom { .. }
+                                | Error::TimedOut { .. }),
+                            ) => {
                                 refuse(kind(&error));
                                 continue;
                             }

@@ -21,8 +21,13 @@ pub(super) enum Foresight {
 /// follow each other. If the placements of their models fit beside each other, the second request only waits for the
 /// first load of its model. Otherwise its model is loaded, or re-placed, when the text of the first request has ended.
 /// That text ends as early as if the first request had not waited. Texts at the same time do not slow each other down.
-/// The rungs are chosen so that the sum is least.
-pub(super) fn in_order(trace: (&Machine, &[TracedModel], &[Wish]), caching: Caching, foresight: Foresight) -> f64 {
+/// The rungs are chosen so that the sum is least. Each byte that is read counts as `price` seconds.
+pub(super) fn in_order(
+    trace: (&Machine, &[TracedModel], &[Wish]),
+    caching: Caching,
+    foresight: Foresight,
+    price: f64,
+) -> f64 {
     let (machine, models, wishes) = trace;
     let mut is_read = vec![false; models.len()];
     // For each rung of the last request's model, the least sum so far if it was served there.
@@ -30,11 +35,12 @@ pub(super) fn in_order(trace: (&Machine, &[TracedModel], &[Wish]), caching: Cach
     for (index, wish) in wishes.iter().enumerate() {
         let rungs = models[wish.model].ladder.rungs();
         let load = sim::seconds_of_load(machine, &rungs[0], caching == Caching::Pages && is_read[wish.model]);
+        let read = price * rungs[0].plan.model.file_bytes as f64;
         let before = index.checked_sub(1).map(|index| &wishes[index]);
         let first = match (is_read[wish.model], foresight) {
             (true, _) => 0.0,
-            (false, Foresight::All) => (load - wish.at).max(0.0),
-            (false, Foresight::Nothing) => load,
+            (false, Foresight::All) => (load - wish.at).max(0.0) + read,
+            (false, Foresight::Nothing) => load + read,
         };
         is_read[wish.model] = true;
         let delay = |from: &Rung, to: &Rung, before: &Wish| {
@@ -47,7 +53,7 @@ pub(super) fn in_order(trace: (&Machine, &[TracedModel], &[Wish]), caching: Cach
                 return first;
             }
             let begins = if foresight == Foresight::All { over } else { over.max(wish.at) };
-            (begins + load - wish.at).max(0.0)
+            (begins + load - wish.at).max(0.0) + read
         };
         let least = |to: &Rung| match before {
             None => first,
@@ -61,6 +67,18 @@ pub(super) fn in_order(trace: (&Machine, &[TracedModel], &[Wish]), caching: Cach
         sums = rungs.iter().map(|to| least(to) + slower(to)).collect();
     }
     sums.into_iter().fold(f64::INFINITY, f64::min)
+}
+
+/// The least bytes that a rule reads which begins texts in the order of their arrival, and whose requests wait for no
+/// more than `waited` seconds, if nothing is cached.
+///
+/// Whatever a byte costs, the waiting and the price of the bytes together are at least the sum of [`in_order`]. What
+/// `waited` leaves of this sum is the price of the bytes.
+pub(super) fn least_bytes(trace: (&Machine, &[TracedModel], &[Wish]), waited: f64) -> f64 {
+    // The seconds that a disk takes for a byte lie in the middle of these prices.
+    let prices = (0..60).map(|step| 1e-12 * 1.25_f64.powi(step));
+    let least = |price: f64| (in_order(trace, Caching::Nothing, Foresight::All, price) - waited) / price;
+    prices.map(least).fold(0.0, f64::max)
 }
 
 /// Loads each model at its first request, at a rung that never changes.

@@ -1,10 +1,11 @@
 //! The least that requests can be expected to wait under a rule that knows the probabilities of all requests, but not
 //! which one comes next.
 //!
-//! In: the draws of a trace, the moments at which chance decides what is requested. Out: a bound, the sum over the
-//! draws. Just before each draw, some models are loaded, or being loaded, and these fit on the machine together. The
-//! bound takes the models and rungs with which the drawn requests are expected to wait least, whatever is loaded at the
-//! draw before. So a load before a draw costs nothing. A model that is missing at its draw is loaded after it.
+//! In: the draws of a trace, the moments at which chance decides what is requested, with the probabilities that follow
+//! from the requests before. Out: a bound, the sum over the draws. Just before each draw, some models are loaded, or
+//! being loaded, and these fit on the machine together. The bound takes the models and rungs with which the drawn
+//! requests are expected to wait least, whatever is loaded at the draw before. So a load before a draw costs nothing. A
+//! model that is missing at its draw is loaded after it.
 
 use autoplace::machine::Machine;
 use autoplace_pool::Rung;
