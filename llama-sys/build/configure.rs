@@ -43,8 +43,11 @@ pub(crate) fn options(target: &Target) -> Options {
     set("GGML_BACKEND_DL", dynamic);
     set("GGML_CPU_ALL_VARIANTS", dynamic);
     if dynamic {
-        // The libraries are moved together, and must find each other at their new place.
-        set("CMAKE_BUILD_RPATH_USE_ORIGIN", true);
+        // cmake ends the run path of a library that may be installed later with a colon. The empty entry behind the
+        // colon means the current folder, whose libraries would be loaded.
+        set("CMAKE_BUILD_WITH_INSTALL_RPATH", true);
+        // Libraries of a toolkit, such as CUDA's, are found in the folders in which cmake found them.
+        set("CMAKE_INSTALL_RPATH_USE_LINK_PATH", true);
     }
     set("GGML_NATIVE", native_cpu(target));
     if target.arch == "x86_64" && !dynamic && !native_cpu(target) {
@@ -76,6 +79,11 @@ pub(crate) fn options(target: &Target) -> Options {
         if on {
             options.backends.push(backend);
         }
+    }
+    if dynamic {
+        // The libraries are moved together, and must find each other at their new place.
+        let own_folder = if target.is_apple() { "@loader_path" } else { "$ORIGIN" };
+        options.defines.push(("CMAKE_INSTALL_RPATH", own_folder.into()));
     }
     if feature("metal") && target.is_apple() {
         options.defines.push(("GGML_METAL_EMBED_LIBRARY", "ON".into()));

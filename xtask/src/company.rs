@@ -36,7 +36,8 @@ fn build(llama_cpp: &Path, build: &Path, folder: &Path, openmp: &str, program: &
     let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
     let mut configure = Command::new(&cmake);
     configure.arg("-S").arg(llama_cpp).arg("-B").arg(build);
-    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"]);
+    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON"]);
+    configure.args(["-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN"]);
     configure.arg(format!("-DGGML_OPENMP={openmp}"));
     for part in ["COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP"] {
         configure.arg(format!("-DLLAMA_BUILD_{part}=OFF"));

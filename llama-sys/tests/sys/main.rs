@@ -7,6 +7,8 @@ mod adapter;
 mod blueprint;
 mod embeddings;
 mod hadamard;
+#[cfg(all(feature = "dynamic-backends", not(feature = "prebuilt-runtime"), target_os = "linux"))]
+mod libraries;
 #[cfg(feature = "media")]
 mod media;
 mod moe_cache;
