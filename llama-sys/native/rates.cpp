@@ -13,8 +13,18 @@
 
 namespace {
 
-// How many rows are random. The later rows repeat these.
-constexpr int64_t random_rows = 16;
+// How many rows are random, and how many random weights they have at least. The later rows repeat these.
+constexpr int64_t min_random_rows = 16;
+constexpr int64_t min_random_weights = 1 << 17;
+
+// Neighbouring weights of this number get the same factor, which gives blocks of a type different scales.
+constexpr size_t block_size = 32;
+
+// The standard deviation of the logarithms of these factors. In the embedding of Gemma 3 270M, the scales of the blocks
+// in a row have 0.37; in that of SmolLM2-135M 0.35; in other matrices 0.17 to 0.35. ggml looks up scales in a table of
+// 256 KiB (`ggml_lookup_fp16_to_fp32`). With nearly equal scales, the used part of the table stays in the fastest cache,
+// and the measured rate of Q8_0 was up to 30 % higher than that of a model.
+constexpr float deviation_of_scales = 0.35f;
 
 constexpr size_t max_tensors = 8192;
 
@@ -49,17 +59,30 @@ bool is_slow_to_quantize(ggml_type type) {
     }
 }
 
+// Random weights whose blocks have different scales, as in a file.
+std::vector<float> random_weights(size_t n) {
+    std::vector<float> weights = random_floats(n);
+    std::mt19937 generator(7);
+    std::normal_distribution<float> logarithm(0.0f, deviation_of_scales);
+    for (size_t at = 0; at < n; at += block_size) {
+        const float factor = std::exp(logarithm(generator));
+        std::for_each(weights.begin() + at, weights.begin() + std::min(at + block_size, n), [&](float & weight) { weight *= factor; });
+    }
+    return weights;
+}
+
 // Random bytes for a tensor of this type and width, with numbers like those in a file. They contain no denormals, with
 // which some CPUs compute a hundred times slower.
 std::vector<uint8_t> random_bytes(ggml_type type, int64_t width, size_t size) {
     const size_t row = ggml_row_size(type, width);
+    const int64_t random_rows = std::max(min_random_rows, min_random_weights / width);
     std::vector<uint8_t> pattern(row * random_rows);
     if (is_slow_to_quantize(type)) {
         // For these types any bits are valid, because they are indices into grids.
         std::mt19937 generator(42);
         std::generate(pattern.begin(), pattern.end(), [&] { return (uint8_t) generator(); });
     } else {
-        const std::vector<float> values = random_floats(width * random_rows);
+        const std::vector<float> values = random_weights(width * random_rows);
         ggml_quantize_chunk(type, values.data(), pattern.data(), 0, random_rows, width, nullptr);
     }
     std::vector<uint8_t> bytes(size);

@@ -87,13 +87,26 @@ fn sampled(model: &Model, grammar: &str, name: &str) -> Outcome<Row> {
 
 /// The index of the first token that llama.cpp's grammar does not allow. The index after the last token means that the
 /// grammar does not allow the text to end there.
+///
+/// A token that ends within a character is checked together with the next one. llama.cpp refuses the first bytes of a
+/// character if a negated class has any character that begins with these bytes (`llama_grammar_match_partial_char`):
+/// `[^\x85]` then refuses a no-break space whose two bytes are two tokens.
 fn first_refused(native: &llama_sys::Model, grammar: &str, text: &[i32], is_whole: bool) -> Outcome<Option<usize>> {
     let vocab = native.vocab();
     let mut parser = Sampler::chain(native)?.grammar(grammar, "root")?.greedy()?;
     let ends: Vec<i32> = (0..vocab.n_tokens() as i32).filter(|token| vocab.is_eog(*token)).collect();
     let mut candidates = Candidates::default();
     let logits = vec![0.0; vocab.n_tokens() as usize];
+    let mut bytes = Vec::new();
     for at in 0..=text.len() {
+        if let Some(token) = text.get(at) {
+            vocab.append_piece(*token, true, &mut bytes)?;
+            let is_cut = std::str::from_utf8(&bytes).is_err_and(|error| error.error_len().is_none());
+            if is_cut {
+                parser.accept(*token)?;
+                continue;
+            }
+        }
         let asked = match text.get(at) {
             Some(token) => std::slice::from_ref(token),
             None if is_whole => ends.as_slice(),

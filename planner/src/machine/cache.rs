@@ -22,7 +22,7 @@ use super::moves::MoveRates;
 use crate::json;
 
 /// Increases when the meaning of the figures changes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The kinds of figures. Each is the prefix of a file's name.
 const HEADROOM: &str = "headroom";

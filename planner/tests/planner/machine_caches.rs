@@ -132,7 +132,7 @@ fn a_cache_file_states_its_version_and_its_device() {
     let file: serde_json::Value = serde_json::from_slice(&fs::read(only(&path)).unwrap()).unwrap();
     let of = "NVIDIA GeForce RTX 4090 at 0000:01:00.0, driver 550.54.14, CUDA";
     assert_eq!(file["key"], format!("{of}, {BUILD}"));
-    assert_eq!(file["version"], 2);
+    assert_eq!(file["version"], 3);
     assert_eq!((&file["value"]["driver"], &file["value"]["growth"]), (&20.into(), &30.into()));
 }
 
@@ -144,11 +144,11 @@ fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache
     put(&cache);
     let file = only(folder.path());
     let good = fs::read_to_string(&file).unwrap();
-    let changed = wrong.iter().chain(&[("version\": 2", "version\": 3"), ("{\n", "")]).map(|(from, to)| {
+    let changed = wrong.iter().chain(&[("version\": 3", "version\": 4"), ("{\n", "")]).map(|(from, to)| {
         assert!(good.contains(from), "no {from:?} in {good}");
         good.replacen(from, to, 1).into_bytes()
     });
-    let of_another = b"{\"version\":2,\"key\":\"x\",\"value\":[]}";
+    let of_another = b"{\"version\":3,\"key\":\"x\",\"value\":[]}";
     let half = &good.as_bytes()[..good.len() / 2];
     let broken = [half, b"", b"{}", of_another, &[0xff, 0xfe, 0]].map(<[u8]>::to_vec);
     for content in changed.chain(broken) {
@@ -231,7 +231,7 @@ proptest! {
         let cache = MeasurementCache::at(folder.path());
         cache.put_headroom(&card(), BUILD, learned(20, 30));
         let file = only(folder.path());
-        let begun = [b"{\"version\": 2, \"key\": ", text.as_slice(), tail.as_bytes()].concat();
+        let begun = [b"{\"version\": 3, \"key\": ", text.as_slice(), tail.as_bytes()].concat();
         for content in [begun, text] {
             fs::write(&file, content).unwrap();
             let found = cache.headroom(&card(), BUILD);
