@@ -74,6 +74,15 @@ impl Reason {
             Self::NoRoom { name, kept } => Error::NoRoom { name: name.clone(), kept: kept.clone() },
         }
     }
+
+    /// The words for a model's state, which stand beside the model's name.
+    pub(crate) fn words(&self, name: &str) -> String {
+        match self {
+            Self::Load(source) => source.to_string(),
+            Self::Plan(source) => source.to_string(),
+            Self::NoRoom { .. } => self.error(name).to_string(),
+        }
+    }
 }
 
 impl From<load::Error> for Reason {

@@ -223,7 +223,7 @@ fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
     let machine = shared.bare_machine().map_err(failed)?;
     let Some(name) = shared.lock().entry(id).map(|entry| entry.label.clone()) else { return Ok(()) };
     let planned = |machine: &Machine| {
-        make_ladders(shared, id, machine).map_err(|(partner, error)| Failure::For(partner, error.into()))?;
+        make_ladders(shared, id, machine).map_err(|(partner, reason)| Failure::For(partner, reason))?;
         decide(shared, machine, Some(&name)).map_err(|error| match error {
             Error::NoRoom { name, kept } => Failure::For(id, Reason::NoRoom { name, kept }),
             // Meanwhile, another specification has taken the name.
@@ -251,13 +251,13 @@ fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
 }
 
 /// Makes the missing ladders of the model and of those that must be loaded with it.
-fn make_ladders(shared: &Shared, id: Id, machine: &Machine) -> Result<(), (Id, autoplace::load::Error)> {
+fn make_ladders(shared: &Shared, id: Id, machine: &Machine) -> Result<(), (Id, Reason)> {
     // The lock is released before the loop.
     let partners = with_partners(&mut shared.lock(), id);
     for partner in partners {
         let spec = shared.lock().entry(partner).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
         if let Some(spec) = spec {
-            let ladder = shared.ladder(&spec, machine).map_err(|error| (partner, error))?;
+            let ladder = shared.ladder(&spec, machine).map_err(|error| (partner, error.into()))?;
             if let Some(entry) = shared.lock().entry(partner) {
                 entry.ladder = Some(ladder);
             }
@@ -284,8 +284,8 @@ fn preload(shared: &Arc<Shared>, id: Id) {
         Ok(machine) => machine,
         Err(error) => return failed(&error),
     };
-    if let Err((_, error)) = make_ladders(shared, id, &machine) {
-        return failed(&error);
+    if let Err((_, reason)) = make_ladders(shared, id, &machine) {
+        return failed(&reason.words(&name));
     }
     match decide(shared, &machine, Some(&name)) {
         Err(error) => failed(&error),
@@ -396,11 +396,7 @@ fn put_off(shared: &Shared, id: Id, time: Duration) {
 fn fail(shared: &Shared, id: Id, failed: Id, reason: &Reason) {
     let due = shared.change(|state| {
         let Some(name) = state.entry(failed).map(|entry| entry.spec.name.clone()) else { return Vec::new() };
-        let words = match reason {
-            Reason::Load(error) => error.to_string(),
-            Reason::Plan(error) => error.to_string(),
-            Reason::NoRoom { .. } => reason.error(&name).to_string(),
-        };
+        let words = reason.words(&name);
         for id in [id, failed] {
             if let Some(entry) = state.entry(id) {
                 entry.failure = Some(words.clone());
