@@ -310,8 +310,8 @@ impl ModelBuilder {
     /// folder.
     ///
     /// With the feature `hub`, the path may be `hf:OWNER/NAME[:QUANT][@REVISION]`. This names the projector of that
-    /// repository that suits the model best (`hub::choose_projector`). The file is fetched if [`fetch`](crate::ModelBuilder#method.fetch)
-    /// allows it.
+    /// repository that suits the model best (`hub::choose_projector`). The file is fetched if
+    /// [`fetch`](crate::ModelBuilder#method.fetch) allows it.
     ///
     /// If each row of an image attends to all other rows of the image (as in Gemma 3), `n_ubatch` is raised to the
     /// number of rows of the largest image.
