@@ -212,7 +212,8 @@ impl Pacer {
         let at = self.rungs.iter().position(|&rung| rung == threads)?;
         let is_change = at != self.at;
         self.at = at;
-        if !trial.is_first {
+        // After a change, a trial of the earlier number at once would slow down a short text beside other work.
+        if is_change || !trial.is_first {
             self.put_off(trial.cost(), now);
         }
         self.overdue = (0, Duration::ZERO);

@@ -374,6 +374,18 @@ fn a_text_that_begins_on_a_busy_machine_tries_fewer_at_once() {
 }
 
 #[test]
+fn a_short_text_beside_other_work_keeps_the_threads_of_its_first_change() {
+    // SmolLM2 beside two busy loops: 16 ms for a token with two threads, 10 ms with one.
+    let machine = |threads: u32| if threads == 1 { 10_000_000 } else { 16_000_000 };
+    let mut rig = Rig::cores(2);
+    assert_eq!(rig.go(Duration::from_millis(400), machine), [(2, 1)]);
+    let with_two = rig.steps[2];
+    // 60 tokens end before the next trial.
+    assert_eq!(rig.go(Duration::from_millis(600), machine), []);
+    assert_eq!(rig.steps[2], with_two);
+}
+
+#[test]
 fn one_of_many_cores_is_left_to_one_program_and_half_to_eight() {
     let free = |threads: u32| 16_000_000 / u64::from(threads);
     // ggml's threads wait for the thread that shares its core.

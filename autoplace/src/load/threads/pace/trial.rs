@@ -37,7 +37,7 @@ pub(super) struct Trial {
     /// By how many seconds the steps of the complete windows were slower than the same number of steps at the present
     /// rung.
     cost: f64,
-    /// Whether this is the first trial. The first trial does not delay the next one.
+    /// Whether this is the first trial. If it changes nothing, it does not delay the next one.
     pub(super) is_first: bool,
 }
 
