@@ -109,7 +109,8 @@ impl PromptOrder {
         loop {
             let open = prompts.iter().filter(|prompt| prompt.left > 0.0);
             let (n, shortest) = open.fold((0.0, f64::INFINITY), |(n, left), prompt| (n + 1.0, prompt.left.min(left)));
-            if n == 0.0 || tokens <= 0.0 {
+            // With some numbers of prompts, such as 49, each division leaves a remainder that never becomes zero.
+            if n == 0.0 || tokens < ROUNDING {
                 break;
             }
             let each = shortest.min(tokens / n);
@@ -241,6 +242,17 @@ mod tests {
         arrivals.extend((0..200).map(|step| (step, 100)));
         let complete = ordered(&arrivals, 100);
         assert!(complete[0] <= shared(&arrivals, 100)[0] && complete[0] < 200, "{complete:?}");
+    }
+
+    #[test]
+    fn any_number_of_prompts_shares_a_step() {
+        for n in 1..=200 {
+            let mut order = PromptOrder::default();
+            (0..n).for_each(|id| order.waits(SequenceId(id), 1000));
+            order.computed(1);
+            order.computed(512);
+            assert!(order.prompts.iter().all(|prompt| prompt.left > 0.0 && prompt.left < 1000.0));
+        }
     }
 
     proptest! {
