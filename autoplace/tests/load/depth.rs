@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::depth_support::crossing;
-use crate::replace_support::{generations, load, plan, request};
+use crate::replace_support::{DemoCopy, generations, load, plan, request};
 use crate::sim_support::card;
 use crate::text_support::{PROMPT, chat, worker};
 use autoplace::generate::Engine;
@@ -126,17 +126,14 @@ fn a_long_prompt_begins_in_the_deep_placement() {
 fn a_model_whose_file_has_another_length_does_not_move() {
     own_process!();
     let _card = card(mib(64));
-    let folder = tempfile::tempdir().unwrap();
-    let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
-    let mut bytes = std::fs::read(demo_path()).unwrap();
-    std::fs::write(&path, &bytes).unwrap();
+    let file = DemoCopy::new();
+    let path = file.path();
     let request = request().n_ctx(1024).n_ubatch(64);
     let [shallow, deep] = [0, 7].map(|layers| plan(&path, &request, layers));
     let saved = crossing(&path, &request, [&shallow, &deep], CROSSING);
     let model = Model::builder(&path).n_threads(1).follow(saved).load().unwrap();
     let expected = generations(&load(&path, &request, 0), PROMPT, 300)[1].clone().text().unwrap();
-    bytes.push(0);
-    std::fs::write(&other, bytes).and_then(|()| std::fs::rename(&other, &path)).unwrap();
+    file.replace_by_longer();
     let mut stream = generations(&model, PROMPT, 300)[1].clone().stream().unwrap();
     let text: String = stream.by_ref().map(Result::unwrap).collect();
     assert_eq!(text, expected);

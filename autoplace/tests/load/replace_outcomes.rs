@@ -1,7 +1,7 @@
 //! A re-placement is refused, fails, waits until it is worthwhile, or is requested by another thread. No text loses a
 //! token.
 
-use crate::replace_support::{builder, generations, load, plan, request};
+use crate::replace_support::{DemoCopy, builder, generations, load, plan, request};
 use crate::sim_support::card;
 use crate::text_support::{PROMPT, texts_of, to_the_end};
 use autoplace::generate::{Error, GenerateRequest, TokenStream};
@@ -162,16 +162,13 @@ fn an_impossible_plan_is_refused_before_anything_is_released() {
 #[test]
 fn an_idle_model_is_not_released_without_a_plan_or_for_another_file() {
     own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
-    let mut bytes = std::fs::read(demo_path()).unwrap();
-    std::fs::write(&path, &bytes).unwrap();
+    let file = DemoCopy::new();
+    let path = file.path();
     let gpu = card(mib(64));
     let model = load(&path, &request().headroom(Headroom::Bytes(mib(4))), 7);
     gpu.set_taken(gpu.free());
     assert_matches!(model.replace(None), Err(load::Error::Plan(_)));
-    bytes.push(0);
-    std::fs::write(&other, bytes).and_then(|()| std::fs::rename(&other, &path)).unwrap();
+    file.replace_by_longer();
     for plan in [None, Some(Plan::clone(&model.placement()))] {
         assert_matches!(model.replace(plan), Err(load::Error::Gguf(gguf::Error::Changed { .. })));
     }
@@ -181,16 +178,13 @@ fn an_idle_model_is_not_released_without_a_plan_or_for_another_file() {
 #[test]
 fn a_text_goes_on_in_its_place_if_the_file_has_another_length() {
     own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
-    let mut bytes = std::fs::read(demo_path()).unwrap();
-    std::fs::write(&path, &bytes).unwrap();
+    let file = DemoCopy::new();
+    let path = file.path();
     let gpu = card(mib(64));
     let model = load(&path, &request(), 7);
     let used = gpu.used();
     let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
-    bytes.push(0);
-    std::fs::write(&other, bytes).and_then(|()| std::fs::rename(&other, &path)).unwrap();
+    file.replace_by_longer();
     for plan in [None, Some(Plan::clone(&model.placement()))] {
         let refused = text.stream.replace(plan).unwrap_err();
         assert_matches!(&refused, Error::Load(error)

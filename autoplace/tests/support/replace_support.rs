@@ -1,12 +1,14 @@
 //! Simulated cards, plans for them, and texts. The tests that re-place a model share them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use autoplace::generate::{GenerateRequest, Resumed, Session, TokenStream};
 use autoplace::load;
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::{Model, ModelBuilder};
+use tempfile::TempDir;
+use test_support::demo_path;
 
 use super::text_support::{Completion, texts_of};
 
@@ -27,6 +29,31 @@ pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
 pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
     let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).plan().unwrap()
+}
+
+/// A copy of the demo model in a folder of its own, which is removed with the value.
+pub(crate) struct DemoCopy {
+    folder: TempDir,
+}
+
+impl DemoCopy {
+    pub(crate) fn new() -> Self {
+        let copy = Self { folder: tempfile::tempdir().unwrap() };
+        std::fs::copy(demo_path(), copy.path()).unwrap();
+        copy
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("model.gguf")
+    }
+
+    /// Replaces the file by one that is a byte longer. A loaded model keeps the old file mapped.
+    pub(crate) fn replace_by_longer(&self) {
+        let longer = self.folder.path().join("longer.gguf");
+        let mut bytes = std::fs::read(self.path()).unwrap();
+        bytes.push(0);
+        std::fs::write(&longer, bytes).and_then(|()| std::fs::rename(&longer, self.path())).unwrap();
+    }
 }
 
 /// Loads the model with the plan that [`plan`] makes.
