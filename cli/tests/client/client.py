@@ -1,4 +1,4 @@
-"""Drives `autoplace serve` with OpenAI's own client: `client.py URL MODEL`. Any difference from the API raises an exception."""
+"""Drives `autoplace serve` with OpenAI's own client: `client.py URL MODEL [demo]`. Any difference from the API raises an exception."""
 
 import asyncio
 import json
@@ -6,12 +6,14 @@ import sys
 
 import openai
 
-url, model = sys.argv[1:]
+# `demo` says that the model is ours, whose next tokens are seldom nearly equally likely.
+url, model, *demo = sys.argv[1:]
 options = {"base_url": f"{url}/v1", "api_key": "none", "max_retries": 0, "timeout": 120}
 client = openai.OpenAI(**options)
 # With these options, equal requests are computed in the same way, whatever earlier requests have left in the cache.
 alike = {"extra_body": {"cache_prompt": False}, "temperature": 0}
-said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "In the beginning"}]
+# A real model's answer to this message is longer than the 16 tokens that `chat` asks for.
+said = [{"role": "system", "content": "Tell stories."}, {"role": "user", "content": "Tell a long story of the sea."}]
 
 
 def models():
@@ -47,7 +49,7 @@ def chat():
 
 
 def logprobs():
-    answer = client.chat.completions.create(model=model, messages=said, max_tokens=4, logprobs=True, top_logprobs=3)
+    answer = client.chat.completions.create(model=model, messages=said, max_tokens=4, logprobs=True, top_logprobs=3, **alike)
     tokens = answer.choices[0].logprobs.content
     assert len(tokens) == 4 and all(len(it.top_logprobs) == 3 for it in tokens)
     assert b"".join(bytes(it.bytes) for it in tokens).decode() == answer.choices[0].message.content
@@ -109,33 +111,52 @@ def errors():
     refused(openai.BadRequestError, "unsupported_parameter", place, lambda: chat(model=model, messages=image))
 
 
+def prompt(number):
+    return f"Chapter {number % 5}"
+
+
+def apart(alone, other):
+    """How much more likely the first token that differs was, in nats: `None` where the two texts are equal."""
+    for at, (one, two) in enumerate(zip(alone.tokens, other.tokens)):
+        if one != two:
+            return abs(alone.token_logprobs[at] - alone.top_logprobs[at].get(two, float("-inf")))
+    return None
+
+
 async def many():
     """50 requests at once: each gets the answer that it gets alone."""
-    alone = [
-        client.completions.create(model=model, prompt=f"Chapter {it}", max_tokens=24, seed=it).choices[0].text
-        for it in range(5)
-    ]
+    # Batches of other sizes round differently, so a text may take another token where two are nearly equally likely.
+    # With a small model that happens in most texts, in llama-server as here. More is not allowed to differ.
+    greedy = {"max_tokens": 24, "temperature": 0, "logprobs": 5}
+    alone = [client.completions.create(model=model, prompt=prompt(it), **greedy).choices[0].logprobs for it in range(5)]
     parallel = openai.AsyncOpenAI(**options)
 
     async def ask(number):
-        if number % 2:
-            answer = await parallel.completions.create(
-                model=model, prompt=f"Chapter {number % 5}", max_tokens=24, seed=number % 5
-            )
-            return answer.choices[0].text
-        text = ""
-        chunks = await parallel.completions.create(
-            model=model, prompt=f"Chapter {number % 5}", max_tokens=24, seed=number % 5, stream=True
-        )
-        async for chunk in chunks:
-            text += chunk.choices[0].text
-        return text
+        answer = await parallel.completions.create(model=model, prompt=prompt(number), **greedy)
+        return answer.choices[0].logprobs
 
     answers = await asyncio.gather(*(ask(it) for it in range(50)))
+    gaps = [apart(alone[it % 5], answer) for it, answer in enumerate(answers)]
+    assert all(gap is None or gap < 0.5 for gap in gaps), gaps
+
+    async def stream(number):
+        chunks = await parallel.completions.create(
+            model=model, prompt=prompt(number), max_tokens=24, seed=number % 5, stream=True
+        )
+        return "".join([chunk.choices[0].text async for chunk in chunks])
+
+    async def whole(number):
+        answer = await parallel.completions.create(model=model, prompt=prompt(number), max_tokens=24, seed=number % 5)
+        return answer.choices[0].text
+
+    # The seeds of requests do not mix: the same request, alone and beside others, is sampled alike.
+    alone = [await whole(it) for it in range(5)]
+    answers = await asyncio.gather(*((whole if it % 2 else stream)(it) for it in range(50)))
     assert all(answers), "an answer is empty"
-    # Batches of other sizes may round differently. Most texts are still equal, and no request gets another prompt's answer.
     same = sum(answers[it] == alone[it % 5] for it in range(50))
-    assert same > 25, f"{same} of 50 are what they are alone"
+    print(f"{same} of 50 sampled texts are what they are alone")
+    if demo:
+        assert same > 25, f"{same} of 50 are what they are alone"
 
 
 for step in (models, chat, logprobs, structured, completions, embeddings, errors):
