@@ -10,6 +10,7 @@ use autoplace::plan::Request;
 use autoplace_hub::{LocalModel, Models, Outcome, Row, unmeasured};
 use serde_json::{Value, json};
 
+use crate::files;
 use crate::terminal::columns;
 
 /// The arguments of `list`.
@@ -108,6 +109,8 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
         }
         if let Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) = &rows[index] {
             lines.push(format!("    {why}"));
+        } else if let Some(note) = model.header().ok().as_ref().and_then(files::without_vocabulary) {
+            lines.push(format!("    {note}"));
         }
     }
     // If any model has a speed, a line says what the speeds are based on.

@@ -130,9 +130,18 @@ impl TensorType {
 
 /// The name of a type that only ik_llama.cpp has (its ggml/include/ggml.h, `enum ggml_type`).
 fn in_ik_llama_cpp(id: u32) -> Option<String> {
-    // A type with four, eight or sixteen interleaved rows has the plain type's id plus 200.
-    if let Some(plain) = id.checked_sub(200).filter(|plain| *plain < 200) {
-        let name = TensorType::from_id(plain).map(|ty| ty.name().to_owned()).or_else(|| in_ik_llama_cpp(plain))?;
+    // A type with four, eight or sixteen interleaved rows has the plain type's id plus 200, except for these.
+    let interleaved = match id {
+        233 => Some("Q6_0".to_owned()),
+        397 | 399 => Some("Q8_K".to_owned()),
+        398 => Some("Q8_KV".to_owned()),
+        200..400 => {
+            let plain = id - 200;
+            Some(TensorType::from_id(plain).map(|ty| ty.name().to_owned()).or_else(|| in_ik_llama_cpp(plain))?)
+        }
+        _ => None,
+    };
+    if let Some(name) = interleaved {
         return Some(format!("{name} with interleaved rows"));
     }
     let name = match id {
@@ -147,6 +156,7 @@ fn in_ik_llama_cpp(id: u32) -> Option<String> {
         144 => "IQ4_KS",
         145 => "IQ2_KS",
         146 => "IQ4_KSS",
+        151 => "Q8_KV",
         152 => "IQ5_KS",
         153 => "IQ2_KT",
         154 => "IQ3_KT",
@@ -186,9 +196,16 @@ mod tests {
 
     #[test]
     fn types_of_ik_llama_cpp_are_named() {
-        for (id, name) in
-            [(139, "IQ4_K of"), (152, "IQ5_KS of"), (212, "Q4_K with interleaved rows of"), (339, "IQ4_K with")]
-        {
+        for (id, name) in [
+            (139, "IQ4_K of"),
+            (151, "Q8_KV of"),
+            (152, "IQ5_KS of"),
+            (212, "Q4_K with interleaved rows of"),
+            (233, "Q6_0 with"),
+            (339, "IQ4_K with"),
+            (398, "Q8_KV with"),
+            (399, "Q8_K with"),
+        ] {
             let why = TensorType::why_unknown(id);
             assert!(why.starts_with(name) && why.contains("ik_llama.cpp"), "{id}: {why}");
         }

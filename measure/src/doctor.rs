@@ -8,6 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, ModelEvidence};
 
+/// The command that installs the program with a feature. Until the first release, only the repository has it.
+macro_rules! install {
+    ($feature:literal) => {
+        concat!("cargo install --git https://github.com/autoplace/autoplace autoplace-cli --features ", $feature)
+    };
+}
+
 /// A reason why a model is slower than it could be on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -128,8 +135,8 @@ impl Evidence {
             let remedy = match &unused.reason {
                 // The card is in use under another name.
                 UnusedReason::SameAs { .. } => return None,
-                UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => "cargo install autoplace-cli --features hip",
-                UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",
+                UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => install!("hip"),
+                UnusedReason::NoBackend => install!("cuda"),
                 UnusedReason::NoDriver { .. } => {
                     "nvidia-smi    # in a container: `docker run --gpus all`; else install the driver"
                 }
@@ -253,7 +260,7 @@ impl Evidence {
     fn instructions(&self) -> Option<Finding> {
         let unused = &self.unused_instructions;
         let evidence = format!("{} are available and not used", unused.join(", "));
-        let remedy = "cargo install autoplace-cli --features native";
+        let remedy = install!("native");
         (!unused.is_empty() && self.uses_host()).then(|| finding(FindingCause::Instructions, evidence, remedy))
     }
 }

@@ -7,7 +7,7 @@ use crate::sim_support::{card, fits_whatever_is_free};
 use autoplace::Model;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
-use autoplace::machine::{MatrixShape, MeasuredRates, mib};
+use autoplace::machine::{MatrixShape, MeasuredRates, RateConditions, mib};
 use autoplace::memory::{Headroom, KvType};
 use autoplace::plan::{HostParts, Request};
 use autoplace::profile::ModelProfile;
@@ -79,6 +79,37 @@ fn a_card_and_the_host_are_measured_except_for_known_rates() {
     let now = detect().unwrap();
     assert!(now.gpus.iter().all(|gpu| gpu.rates.is_none()));
     assert_eq!(now.host.rates.is_some(), measured_before);
+}
+
+#[test]
+fn a_disturbed_rate_is_measured_again_if_that_is_requested_and_a_quiet_one_is_not() {
+    own_process!();
+    let mut machine = detect().unwrap();
+    machine.gpus.clear();
+    machine.host.rates = None;
+    let (tensor_type, shape) = (TensorType::Q4_K, MatrixShape::default());
+    let mut request = RatesRequest::new(vec![RateCase::Matrix { tensor_type, experts: false, shape, n_tokens: 1 }]);
+    (request.each, request.working_set) = (Duration::ZERO, Some(1 << 20));
+    measure_rates(&mut machine, &request, Some(1), |_| ()).unwrap();
+    request.missing = true;
+    let quiet = RateConditions::default();
+    let mut busy = RateConditions::default();
+    busy.others = Some(150);
+    for (conditions, disturbed, expected) in [
+        (Some(&quiet), false, 0),
+        (Some(&quiet), true, 0),
+        (Some(&busy), false, 0),
+        (Some(&busy), true, 1),
+        // Earlier versions stored no conditions.
+        (None, false, 0),
+        (None, true, 1),
+    ] {
+        machine.host.rates.as_mut().unwrap().weights[0].conditions = conditions.cloned();
+        request.disturbed = disturbed;
+        let mut measured = 0;
+        measure_rates(&mut machine, &request, Some(1), |_| measured += 1).unwrap();
+        assert_eq!(measured, expected, "{conditions:?}, {disturbed}");
+    }
 }
 
 #[test]

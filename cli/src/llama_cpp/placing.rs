@@ -35,14 +35,14 @@ pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-ncffn", "--n-cpu-ffn"], &["--n-cpu-ffn"]).library("the same"),
     Row::reads(&["--moe-cache-mib"], moe_cache, "`--moe-cache NMiB`, and `off` for 0. Without either, a plan has a cache if the cache makes the workload faster").library("`.moe_cache(MoeCache::Bytes(n))` of the builder; `MoeCache::Auto` by default"),
     Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: the default. `none`: `--no-mmap`. `mlock` is refused: a plan leaves enough host memory free, and llama.cpp only warns if the system refuses the lock. `dio` is refused too: it is no faster for a file that is read once").library("`.mmap(false)` of the builder"),
-    Row::switch(&["--no-mmap"], "--no-mmap").library("the same; earlier versions of llama.cpp have it"),
-    Row::switch(&["--mmap"], "").library("the same"),
+    Row::on_off([&["--mmap"], &["--no-mmap"]], ["", "--no-mmap"]).library("the same; earlier versions of llama.cpp have it"),
     Row::refused_switch(&["--mlock"], "a plan leaves enough host memory free, so nothing is paged out; and llama.cpp only warns if the system refuses the lock"),
     Row::refused_switch(&["-dio", "--direct-io"], "it is no faster for a file that is read once"),
     Row::only(&["-lzm", "--lazy-mode"], &["auto"], "no plan counts the bytes of rows that are read on demand"),
     Row::on_off([&["--repack"], &["-nr", "--no-repack"]], ["", "--no-repack"]).library("`.repack(false)` of the builder"),
-    Row::new(&["--no-host"], Value::Optional(super::ON_OFF), Here::Only(&["0"], "a plan counts the host's weights in llama.cpp's default buffers")),
-    Row::on_off([&["-kvo", "--kv-offload"], &["-nkvo", "--no-kv-offload"]], ["--kv-offload=on", "--kv-offload=off"]).library("`.offload_kqv(false)` of the builder"),
+    Row::never([&["--no-host"], &[]], "a plan counts the host's weights in llama.cpp's default buffers"),
+    // `auto` is a value of our own flag.
+    Row::new(&["-kvo", "--kv-offload"], Value::Optional(&["on", "off", "0", "1", "auto"]), Here::Switch("--kv-offload=on", "--kv-offload=off")).off(&["-nkvo", "--no-kv-offload"]).library("`.offload_kqv(false)` of the builder"),
     Row::on_off([&["--op-offload"], &["-nopo", "--no-op-offload"]], ["", "--no-op-offload"]).library("`.op_offload(false)` of the builder"),
     Row::refused_switch(&["--check-tensors"], "headers are always checked; a damaged weight causes a wrong text, not a crash"),
     Row::refused(&["--override-kv"], "a plan is made from the file as it is: correct the file instead"),
@@ -70,7 +70,7 @@ pub(super) const ROWS: &[Row] = &[
 /// Writes one of our flags for each entry of a list. If there is a file whose name is the whole list, the list is a
 /// single entry.
 fn each(flag: &str, list: &str) -> Vec<String> {
-    let entries: Vec<&str> = if Path::new(list).exists() { vec![list] } else { list.split(',').collect() };
+    let entries = if Path::new(list).exists() { vec![list.to_owned()] } else { super::entries(list) };
     entries.into_iter().map(|entry| format!("{flag}={entry}")).collect()
 }
 

@@ -15,11 +15,12 @@ pub(super) const ROWS: &[Row] = &[
         .library("the listener is the application's: `.serve(listener, stop)` of a `Server`"),
     Row::flag(&["--port"], &["--port"]).library("the same"),
     Row::refused_switch(&["--reuse-port"], "a port has one server").library("the same"),
-    Row::flag(&["-a", "--alias"], &["--alias"]).library("the name in `Api::new`"),
-    Row::flag(&["--api-key"], &["--api-key"]).library("`.key(k)` of a `Server`"),
+    Row::reads(&["-a", "--alias"], alias, "`--alias`; several names are refused: a model of pool.toml has `aliases`")
+        .library("the name in `Api::new`"),
+    Row::reads(&["--api-key"], api_key, "`--api-key`; several keys are refused").library("`.key(k)` of a `Server`"),
     Row::flag(&["--api-key-file"], &["--api-key-file"]).library("the same"),
     Row::flag(&["-to", "--timeout"], &["--timeout"]).library("`.timeout(t)` of a `Server`"),
-    Row::reads(&["--cors-origins"], origins, "`--allow-origin` for each; `*` is refused: any page could use it")
+    Row::reads(&["--cors-origins"], origins, "`--allow-origin` for each; `*` and `localhost` are refused: any page, or any page of this machine, could use it")
         .library("`.allow_origin(o)` of a `Server`"),
     Row::refused(&["--cors-methods", "--cors-headers"], CORS),
     Row::never([&["--cors-credentials"], &["--no-cors-credentials"]], CORS),
@@ -108,8 +109,35 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 fn origins(list: &str) -> Result<Vec<String>, String> {
-    if list.split(',').any(|origin| origin == "*") {
-        return Err("`*` would let any page use the server: name the sites".to_owned());
+    let origins = list.split(',').map(|origin| match origin.trim() {
+        "*" => Err("`*` would let any page use the server: name the sites".to_owned()),
+        "localhost" => Err(
+            "`localhost` would let any page of this machine use the server: name them, such as http://localhost:3000"
+                .to_owned(),
+        ),
+        origin => Ok(format!("--allow-origin={origin}")),
+    });
+    origins.collect()
+}
+
+/// Translates a name. llama.cpp's flag may have several names, separated by commas.
+fn alias(names: &str) -> Result<Vec<String>, String> {
+    let mut all = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    match (all.next(), all.next()) {
+        (Some(name), None) => Ok(vec![format!("--alias={name}")]),
+        (None, _) => Err("the name is missing".to_owned()),
+        (Some(first), Some(second)) => Err(format!(
+            "`{first}` and `{second}` are two names: a model has one, and `aliases` in the file of --models"
+        )),
     }
-    Ok(list.split(',').map(|origin| format!("--allow-origin={origin}")).collect())
+}
+
+/// Translates a key. llama.cpp's flag may have several keys, separated by commas.
+fn api_key(keys: &str) -> Result<Vec<String>, String> {
+    let mut all = super::entries(keys).into_iter().filter(|key| !key.is_empty());
+    match (all.next(), all.next()) {
+        (Some(key), None) => Ok(vec![format!("--api-key={key}")]),
+        (None, _) => Err("the key is missing".to_owned()),
+        (Some(_), Some(_)) => Err("a comma separates keys, and the server has one key".to_owned()),
+    }
 }

@@ -21,7 +21,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::switch(&["-st", "--single-turn"], "--single-turn").library("a program's own loop"),
     Row::refused_switch(&["-i", "--interactive", "-if", "--interactive-first"], "`autoplace chat` is interactive"),
     Row::refused_switch(&["-mli", "--multiline-input"], "a line that ends with `\\` continues on the next line"),
-    Row::flag(&["--chat-template", "--chat-template-file"], &["--template"]).library("`.chat_with(template)` of a model: `ChatTemplate::family`, `ChatTemplate::new`"),
+    Row::reads(&["--chat-template"], chat_template, "`--template`: llama.cpp's `llama3`, `phi3` and `deepseek3` are `llama-3`, `phi-3` and `deepseek`; its `deepseek` is refused").library("`.chat_with(template)` of a model: `ChatTemplate::family`, `ChatTemplate::new`"),
+    Row::flag(&["--chat-template-file"], &["--template"]).library("`.chat_with(template)` of a model: `ChatTemplate::family`, `ChatTemplate::new`"),
     Row::always([&["--jinja"], &["--no-jinja"]], "the model's own template is run, not recognised"),
     Row::flag(&["--chat-template-kwargs"], &["--template-kwargs"]).library("`.variable(name, value)` of a chat"),
     Row::reads(&["-rea", "--reasoning"], reasoning, "`--template-kwargs`: `enable_thinking`; `auto` leaves it to the template").library("`.variable(name, value)` of a chat: `enable_thinking`"),
@@ -61,6 +62,25 @@ pub(super) const PROGRAM: &[Row] = &[
     Row::never([&["--log-timestamps"], &["--no-log-timestamps"]], LOGS).library("the same"),
     Row::refused_switch(&["-v", "--verbose", "--log-verbose"], LOGS).library("the same"),
 ];
+
+/// Translates the name of a template (src/llama-chat.cpp, `LLM_CHAT_TEMPLATES`), if a family of ours has another name.
+/// Anything else may be a family, a file or the source of a template.
+fn chat_template(template: &str) -> Result<Vec<String>, String> {
+    let ours = match template {
+        "llama3" => "llama-3",
+        "phi3" => "phi-3",
+        "deepseek3" => "deepseek",
+        "deepseek" => {
+            return Err(
+                "`deepseek` is DeepSeek Coder's template in llama.cpp, and no family here: name a file with it, \
+                        or `deepseek3`, the template of later models"
+                    .to_owned(),
+            );
+        }
+        other => other,
+    };
+    Ok(vec![format!("--template={ours}")])
+}
 
 fn variable(name: &str, value: serde_json::Value) -> Vec<String> {
     vec![format!("--template-kwargs={}", json!({ name: value }))]

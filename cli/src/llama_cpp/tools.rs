@@ -10,6 +10,9 @@ const DIFFUSION: &str = "diffusion models are not supported";
 const FINETUNE: &str = "models are not trained here";
 const RETRIEVAL: &str = "llama-retrieval and llama-embedding do this";
 const TOKENIZE: &str = "llama-tokenize does this";
+const QUANTIZE: &str = "llama-quantize does this: this program does not quantise";
+const SPLIT: &str = "llama-gguf-split does this: the shards of a model are read as they are";
+const TUNING: &str = "llama.cpp's tuning tool does this: a load measures what its plan needs";
 const BENCH: &[&str] = &["0", "1"];
 
 pub(super) const ROWS: &[Row] = &[
@@ -115,6 +118,31 @@ pub(super) const ROWS: &[Row] = &[
         &["--dflash", "--eagle3"],
         "such drafts are not supported: use -md, --spec-type draft-mtp or ngram-simple",
     ),
+    Row::refused(
+        &[
+            "--imatrix",
+            "--include-weights",
+            "--exclude-weights",
+            "--output-tensor-type",
+            "--token-embedding-type",
+            "--tensor-type",
+            "--tensor-type-file",
+            "--prune-layers",
+            "--max-buffer-size",
+        ],
+        QUANTIZE,
+    ),
+    Row::refused_switch(&["--allow-requantize", "--leave-output-tensor", "--pure", "--keep-split"], QUANTIZE),
+    Row::refused(&["--split-max-size", "--split-max-tensors"], SPLIT),
+    Row::refused_switch(&["--split", "--merge", "--no-tensor-first-split", "--delete-splits"], SPLIT),
+    Row::refused_switch(&["--dry-run"], "`autoplace plan` loads nothing"),
+    Row::refused(&["-H"], "`autoplace-rpc-server` listens for another machine (docs/rpc.md)"),
+    Row::refused_switch(&["--cache"], "`autoplace-rpc-server` listens for another machine (docs/rpc.md)"),
+    Row::refused(
+        &["--cool-drift", "--cool-eps", "--cool-max-retry", "--cool-max-wait", "--dk", "--dtype", "--reps"],
+        TUNING,
+    ),
+    Row::refused_switch(&["--no-cooldown"], TUNING),
     Row::refused_switch(&["--check", "--save-logits"], "llama-results and llama-debug test llama.cpp itself"),
     Row::refused(&["--logits-output-dir", "--tensor-filter"], "llama-results and llama-debug test llama.cpp itself"),
 ];

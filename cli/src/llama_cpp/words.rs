@@ -77,7 +77,10 @@ impl Words {
                 Some(text) if text.len() > 1 && text.starts_with('-') => {
                     rest = read.flag(text, rest, &own, (verb.get_name(), program));
                 }
-                _ => read.words.push(word.clone()),
+                text => match text.and_then(with_another_dash) {
+                    Some(flag) => read.refused.push(format!("{}: write {flag}, with `-`", text.unwrap_or_default())),
+                    None => read.words.push(word.clone()),
+                },
             }
         }
         if !read.refused.is_empty() {
@@ -132,7 +135,8 @@ impl Words {
             }
             return after;
         }
-        let is_number = |text: &str| text.parse::<f64>().is_ok();
+        // Words such as `inf` and `nan` are no numbers here.
+        let is_number = |text: &str| text.parse::<f64>().is_ok_and(f64::is_finite);
         let letters = text.trim_start_matches('-');
         if text.starts_with("--") || letters.chars().count() == 1 || is_number(text) {
             // clap reads these words itself.
@@ -179,8 +183,10 @@ impl Words {
             self.refused.push(format!("{name}: its value is missing"));
             return behind;
         };
-        if is_off {
-            value = if super::is_no(&value) { "on".to_owned() } else { "off".to_owned() };
+        if is_off && super::is_no(&value) {
+            value = "on".to_owned();
+        } else if is_off && super::is_yes(&value) {
+            value = "off".to_owned();
         }
         let words = match row.here {
             Here::Refused(reason) => Err(reason.to_owned()),
@@ -190,10 +196,22 @@ impl Words {
                 [] | ["on" | "off", ..] => reason.to_owned(),
                 values => format!("{reason} (accepted: {})", values.join(", ")),
             }),
-            Here::Switch(_, off) if super::is_no(&value) => Ok(vec![off.to_owned()]),
-            Here::Switch(on, _) => Ok(vec![on.to_owned()]),
+            Here::Switch(on, off) if super::is_yes(&value) || super::is_no(&value) => {
+                self.forget(&[on, off]);
+                Ok(vec![if super::is_yes(&value) { on.to_owned() } else { off.to_owned() }])
+            }
+            // A third value, such as `--kv-offload auto`.
+            Here::Switch(on, _) => match (on.split_once('='), row.value) {
+                (Some((flag, _)), Value::Optional(values)) if values.contains(&&*value) => {
+                    Ok(vec![format!("{flag}={value}")])
+                }
+                _ => Err(format!("`{value}` is not on or off")),
+            },
             Here::Reads(read, _) => read(&value),
-            Here::Flag(_) if row.usual.contains(&&*value) => Ok(Vec::new()),
+            Here::Flag(ours) if row.usual.contains(&&*value) => {
+                self.forget(ours);
+                Ok(Vec::new())
+            }
             Here::Flag(ours) => Ok(vec![match ours.iter().find(|flag| own.has(flag)) {
                 Some(flag) if flag.ends_with('=') => format!("{flag}{value}"),
                 Some(flag) => format!("{flag}={value}"),
@@ -209,6 +227,14 @@ impl Words {
             }
         }
         behind
+    }
+
+    /// Removes these flags of ours from the words, because the last of several values counts in llama.cpp.
+    fn forget(&mut self, flags: &[&str]) {
+        let is_one = |word: &str, flag: &&&str| {
+            !flag.is_empty() && word.strip_prefix(**flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        };
+        self.words.retain(|word| word.to_str().is_none_or(|word| !flags.iter().any(|flag| is_one(word, &flag))));
     }
 
     /// Adds the word into which a flag was translated.
@@ -256,6 +282,15 @@ impl Row {
 pub(super) fn verbs_with<'c>(program: &'c Command, word: &str) -> Vec<&'c str> {
     let has = |verb: &&Command| Own::new(verb).has(word);
     program.get_subcommands().filter(has).map(Command::get_name).collect()
+}
+
+/// The flag of the table that is meant by a word with another dash than `-`. Programs that edit texts replace `-` and
+/// `--` by such dashes.
+fn with_another_dash(word: &str) -> Option<String> {
+    let rest = word.trim_start_matches(['\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2212}', '-']);
+    let flags = ["-", "--"].map(|dash| format!("{dash}{rest}"));
+    let is_known = |flag: &String| find(flag.split('=').next().unwrap_or_default()).is_some();
+    flags.into_iter().find(|flag| rest.len() < word.len() && is_known(flag))
 }
 
 /// Flags of the table that begin in the same way, for a message.

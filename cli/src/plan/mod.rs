@@ -18,6 +18,7 @@ use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder, llama_sys};
 
 use crate::emit::{Tool, emit};
+use crate::files;
 use crate::gpu::{self, Simulated};
 use crate::picture;
 use crate::talk::here;
@@ -108,6 +109,9 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         if !advice.is_empty() {
             advice.to_string().lines().for_each(|line| text += &format!("\n  {line}"));
         }
+    }
+    if let Some(note) = files::without_vocabulary(&header) {
+        text += &format!("\n  note   {note}");
     }
     if let Some(projector) = projector_left_out(args, &model) {
         text += &format!("\n  `chat` and `serve` also load {0}: --with mmproj={0} plans it", projector.display());

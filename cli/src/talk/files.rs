@@ -9,7 +9,7 @@ use autoplace::chat::Media;
 use autoplace::machine::Bytes;
 
 use super::media;
-use crate::files::in_file;
+use crate::files::{in_file, without_byte_order_mark};
 
 /// A message with the texts of its files, and its images and sounds.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ fn read(name: &str, most: u64) -> Result<String, String> {
         (false, _) => "it is not a regular file".to_owned(),
         (true, true) => format!("the file has {}, which is more text than the context can hold", Bytes(found.len())),
         (true, false) => match fs::read(&path).map(String::from_utf8) {
-            Ok(Ok(text)) if !text.contains('\0') => return Ok(text),
+            Ok(Ok(text)) if !text.contains('\0') => return Ok(without_byte_order_mark(&text).to_owned()),
             Ok(_) => "it is a binary file, not text".to_owned(),
             Err(error) => error.to_string(),
         },
@@ -110,6 +110,10 @@ mod tests {
         let said = with_files(&format!("See @{plain}, and\n@\"{spaced}\"!"), 100).unwrap().text;
         let files = format!("{plain}:\n```\none\ntwo\n```\n\n{spaced}:\n````\n```\nx\n```\n````");
         assert_eq!(said, format!("See {plain}, and\n{spaced}!\n\n{files}"));
+        // A byte order mark is no text.
+        let marked = file("e.txt", "\u{feff}one".as_bytes());
+        let said = with_files(&format!("@{marked}"), 100).unwrap().text;
+        assert_eq!(said, format!("{marked}\n\n{marked}:\n```\none\n```"));
         for (text, sent) in [("a@b.c @", "a@b.c @"), ("@@Override @...", "@Override @..."), ("no", "no")] {
             assert_eq!(with_files(text, 100).unwrap().text, sent);
         }

@@ -33,6 +33,7 @@ use autoplace::{Model, ModelBuilder};
 use clap::value_parser;
 
 use crate::ask::CacheRam;
+use crate::files::without_byte_order_mark;
 use crate::stop::Stop;
 use crate::template;
 use drafts::DraftArgs;
@@ -44,7 +45,7 @@ pub(crate) use serve::{ServeArgs, serve};
 use session::Session;
 use source::Files;
 pub(crate) use source::here;
-use texts::{TextArgs, without_byte_order_mark};
+use texts::TextArgs;
 
 /// A model for a conversation.
 #[derive(Debug, clap::Args)]
@@ -241,7 +242,8 @@ impl TalkArgs {
     }
 
     fn generated(&self, generate: GenerateRequest, model: &Model) -> GenerateRequest {
-        let generate = self.drafts.generate(generate.sampling(self.sampling.over(model.sampling())));
+        let generate =
+            self.drafts.generate(generate.sampling(self.sampling.over(model.sampling(), !self.texts.no_escape)));
         let limit = self.max_tokens.and_then(|most| usize::try_from(most).ok());
         self.texts.generated(generate.max_tokens(limit.unwrap_or(usize::MAX)))
     }

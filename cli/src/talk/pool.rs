@@ -84,7 +84,8 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
     let (sampling, when_full, spm_infill) = (args.sampling.clone(), args.shift.when_full(), args.spm_infill);
     let (describes_tools, hosts) = (!args.no_tool_descriptions, args.media_hosts()?);
     let api = move |handle: &ModelHandle, api: Api| {
-        let api = api.sampling(sampling.over(handle.sampling())).when_full(when_full).infill_suffix_first(spm_infill);
+        let api =
+            api.sampling(sampling.over(handle.sampling(), true)).when_full(when_full).infill_suffix_first(spm_infill);
         let api = hosts.set(api);
         Ok(match templates.of(handle)? {
             Some(template) => api.template(template.describe_tools(describes_tools)),

@@ -3,6 +3,8 @@
 use autoplace::generate::{Mirostat, SamplerKind, Sampling};
 use clap::value_parser;
 
+use super::texts::escaped;
+
 /// Sampling parameters. Parameters that are not given are the model's own, or llama.cpp's defaults.
 #[derive(Debug, Default, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
@@ -64,7 +66,8 @@ pub(super) struct SamplingArgs {
     /// Number of recent tokens for DRY; -1 for the whole context
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = last_n)]
     dry_penalty_last_n: Option<u32>,
-    /// Texts that interrupt a repetition, instead of llama.cpp's list; `none` for no texts; repeat for several
+    /// Texts that interrupt a repetition, instead of llama.cpp's list; `\n` and so on are escapes; `none` for no texts;
+    /// repeat for several
     #[arg(long, value_name = "TEXT")]
     dry_sequence_breaker: Vec<String>,
     /// Keeps the surprise of a text at a target: 0 is off, 1 and 2 are the versions of Mirostat
@@ -94,8 +97,9 @@ pub(super) struct SamplingArgs {
 struct Samplers(Vec<SamplerKind>);
 
 impl SamplingArgs {
-    /// Replaces the model's own parameters by the given ones.
-    pub(super) fn over(&self, mut own: Sampling) -> Sampling {
+    /// Replaces the model's own parameters by the given ones. If the texts have escapes, `\n` in a sequence breaker is
+    /// a line break, as in llama.cpp.
+    pub(super) fn over(&self, mut own: Sampling, has_escapes: bool) -> Sampling {
         macro_rules! set {
             ($($field:ident = $said:ident),* $(,)?) => {
                 $(if let Some(said) = self.$said { own.$field = said; })*
@@ -122,8 +126,9 @@ impl SamplingArgs {
             own.samplers.push(SamplerKind::AdaptiveP);
         }
         if !self.dry_sequence_breaker.is_empty() {
-            own.dry_sequence_breakers =
-                self.dry_sequence_breaker.iter().filter(|breaker| *breaker != "none").cloned().collect();
+            let breakers = self.dry_sequence_breaker.iter().filter(|breaker| *breaker != "none");
+            let read = |breaker: &String| if has_escapes { escaped(breaker) } else { breaker.clone() };
+            own.dry_sequence_breakers = breakers.map(read).collect();
         }
         own.logit_bias.extend(&self.logit_bias);
         own
@@ -165,8 +170,8 @@ fn logit_bias(text: &str) -> Result<(i32, f32), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{last_n, logit_bias, samplers};
-    use autoplace::generate::SamplerKind;
+    use super::{SamplingArgs, last_n, logit_bias, samplers};
+    use autoplace::generate::{SamplerKind, Sampling};
 
     #[test]
     fn biases_and_samplers_are_read_as_llama_cpp_reads_them() {
@@ -179,5 +184,15 @@ mod tests {
         // To llama.cpp, -1 means the whole context.
         assert_eq!(["-1", "0", "64"].map(last_n), [Ok(i32::MAX as u32), Ok(0), Ok(64)]);
         assert!(last_n("-2").is_err() && last_n("all").is_err());
+    }
+
+    #[test]
+    fn escapes_of_a_sequence_breaker_are_llama_cpps() {
+        let args = SamplingArgs {
+            dry_sequence_breaker: vec![r"\n".to_owned(), r"a\tb".to_owned()],
+            ..SamplingArgs::default()
+        };
+        assert_eq!(args.over(Sampling::default(), true).dry_sequence_breakers, ["\n", "a\tb"]);
+        assert_eq!(args.over(Sampling::default(), false).dry_sequence_breakers, [r"\n", r"a\tb"]);
     }
 }

@@ -3,7 +3,7 @@
 //! JSON to stderr for each request.
 
 use std::error::Error;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -85,7 +85,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(super) spm_infill: bool,
     /// Address to listen on
-    #[arg(long, default_value = "127.0.0.1")]
+    #[arg(long, value_name = "ADDRESS|localhost", default_value = "127.0.0.1", value_parser = address)]
     host: IpAddr,
     /// Port to listen on; 0 chooses a free port
     #[arg(long, default_value_t = 8080)]
@@ -153,7 +153,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let Some(model) = args.load.load(&path, request, &stop, more)? else { return Ok(ExitCode::from(130)) };
     let engine = args.engine().set(Engine::builder(&model)).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
-    api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
+    api = api.sampling(args.sampling.over(model.sampling(), true)).when_full(args.shift.when_full());
     api = api.infill_suffix_first(args.spm_infill);
     api = args.media_hosts()?.set(api);
     if args.shift.context_shift {
@@ -359,7 +359,7 @@ impl ServeArgs {
         }
         let key = match (&self.api_key_file, std::env::var(KEY)) {
             (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} give a key: use one of them")),
-            (Some(file), _) => files::read(file)?,
+            (Some(file), _) => key_in(&files::read(file)?).map_err(|error| files::in_file(file, error))?,
             (None, Ok(key)) => key,
             (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is not valid text")),
             (None, Err(_)) if self.host.is_loopback() || self.without_key => return Ok(None),
@@ -375,6 +375,25 @@ impl ServeArgs {
     }
 }
 
+/// Parses an address. llama-server's `--host` also takes lists, names and sockets.
+fn address(text: &str) -> Result<IpAddr, String> {
+    if text == "localhost" {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    }
+    text.parse().map_err(|_| "write one IP address, or `localhost`, but no list, other name or socket".to_owned())
+}
+
+/// The key in the text of a file. As in llama-server's file of keys, each line is a key, and a line that begins with
+/// `#` is a comment.
+fn key_in(text: &str) -> Result<String, String> {
+    let mut keys = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    match (keys.next(), keys.count()) {
+        (Some(key), 0) => Ok(key.to_owned()),
+        (Some(_), more) => Err(format!("it has {} keys, one in each line, and the server has one key", more + 1)),
+        (None, _) => Err("it has no key".to_owned()),
+    }
+}
+
 fn normalization(text: &str) -> Result<Normalization, String> {
     let kind = text.parse().ok().and_then(Normalization::from_llama_cpp);
     kind.ok_or_else(|| format!("-1 (none), 0 (max absolute), 1 (taxicab), 2 (Euclidean), or a p up to {}", u16::MAX))
@@ -383,4 +402,26 @@ fn normalization(text: &str) -> Result<Normalization, String> {
 pub(super) fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
     stem.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{address, key_in};
+
+    #[test]
+    fn a_file_of_keys_has_one_key_beside_comments() {
+        assert_eq!(key_in("# for the phone\n\n sk-1 \r\n"), Ok("sk-1".to_owned()));
+        assert!(key_in("sk-1\nsk-2\nsk-3\n").unwrap_err().contains("has 3 keys"));
+        assert_eq!(key_in("# none\n"), Err("it has no key".to_owned()));
+    }
+
+    #[test]
+    fn an_address_is_one_ip_address_or_localhost() {
+        for (text, address_text) in [("localhost", "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("::1", "::1")] {
+            assert_eq!(address(text).unwrap().to_string(), address_text);
+        }
+        for text in ["127.0.0.1,::1", "/run/llama.sock", "example.org", ""] {
+            assert!(address(text).unwrap_err().contains("one IP address"), "{text}");
+        }
+    }
 }

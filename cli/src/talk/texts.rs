@@ -19,9 +19,9 @@ pub(super) struct TextArgs {
     /// A file with the prompt, with the same escapes
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Takes `\n` and so on in --prompt, --file and --stop literally
+    /// Takes `\n` and so on in --prompt, --file, --stop and --dry-sequence-breaker literally
     #[arg(long)]
-    no_escape: bool,
+    pub(super) no_escape: bool,
     /// A file with the system message
     #[arg(long, value_name = "FILE")]
     system_file: Option<PathBuf>,
@@ -138,21 +138,15 @@ impl TextArgs {
     }
 }
 
-/// A file's text, without the byte order mark at its beginning and the line break at its end.
+/// A file's text, without the line break at its end.
 fn text_of(file: &Path) -> Result<String, String> {
     let text = files::read(file)?;
-    let text = without_byte_order_mark(&text);
-    Ok(text.strip_suffix('\n').unwrap_or(text).to_owned())
-}
-
-/// Removes the byte order mark (U+FEFF), which some programs write. It is not a part of the prompt.
-pub(super) fn without_byte_order_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
 /// Expands escapes like common/common.cpp (`string_process_escapes`): `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`. If
 /// any other character follows a `\`, the `\` stays.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, behind @ ..] = rest {
@@ -208,7 +202,8 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, keep, without_byte_order_mark};
+    use super::{escaped, keep};
+    use crate::files::without_byte_order_mark;
 
     #[test]
     fn minus_one_keeps_the_whole_prompt() {

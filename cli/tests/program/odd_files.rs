@@ -19,7 +19,7 @@ use autoplace::llama_sys::{self, Context, ContextParams, LoadMode, ModelParams};
 use autoplace::{Isolation, Model, ModelBuilder};
 use serde_json::Value as Json;
 
-use crate::cli_support::{User, demo};
+use crate::cli_support::{User, demo, text};
 
 /// How many odd files each run of the tests makes.
 const IN_EVERY_RUN: usize = 150;
@@ -368,6 +368,18 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
         }
         expected.insert(format!("{name}.gguf"), words);
     }
+    // A model without any tokens is no error of llama.cpp's, but it reads no text.
+    let mut no_text = Odd::from_header(&header);
+    no_text.set("no text".to_owned(), |file| file.str("tokenizer.ggml.model", "no_vocab"));
+    let path = folder.join("no-text.gguf");
+    assert!(no_text.write(&path));
+    let path = path.to_str().unwrap();
+    let run = user.autoplace(&["run", path, "--raw", "x"]);
+    assert!(run.status.code() == Some(1) && text(&run.stderr).contains("error: the model has no vocabulary"));
+    for said in [user.says(&["plan", path]), user.says(&["list", folder.to_str().unwrap()])] {
+        assert_eq!(said.matches("the model has no vocabulary: `run`").count(), 1, "{said}");
+    }
+    expected.insert("no-text.gguf".to_owned(), "");
     let listed = listed(&user, &folder);
     // The model can be extracted without its projector, and the extracted file is complete.
     let [vision, text, whole] = ["vision", "text", "whole"].map(|name| folder.join(format!("{name}.gguf")));

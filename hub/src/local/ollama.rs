@@ -33,7 +33,10 @@ struct Manifest {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Layer {
+    /// Empty if the manifest has `null`, as Ollama reads it.
+    #[serde(default, deserialize_with = "null::empty")]
     media_type: String,
+    #[serde(default, deserialize_with = "null::empty")]
     digest: String,
 }
 

@@ -65,7 +65,11 @@ impl Environment {
 
     /// The folder or file that a variable names. `~` is replaced by the home folder.
     pub(crate) fn folder(&self, name: &str) -> Option<PathBuf> {
-        let path = PathBuf::from(self.get(name)?);
+        self.in_own_home(self.get(name)?.into())
+    }
+
+    /// A path in which `~` is replaced by the home folder; `None` if the path is empty.
+    fn in_own_home(&self, path: PathBuf) -> Option<PathBuf> {
         match path.strip_prefix("~") {
             Ok(rest) => Some(self.home.as_ref()?.join(rest)),
             Err(_) => (!path.as_os_str().is_empty()).then_some(path),
@@ -139,7 +143,12 @@ impl Environment {
     /// Ollama's stores: `OLLAMA_MODELS`, or a folder in the user's home (envconfig/config.go, `Models`). Also the store
     /// of Ollama's service, which runs as a user of its own (scripts/install.sh).
     fn ollama(&self) -> impl Iterator<Item = PathBuf> {
-        let own = self.folder("OLLAMA_MODELS").or_else(|| self.in_home(".ollama/models"));
+        // Ollama removes spaces and quotation marks around the value (envconfig/config.go, `Var`).
+        let named = self.get("OLLAMA_MODELS").map(|value| match value.into_string() {
+            Ok(text) => text.trim().trim_matches(['"', '\'']).into(),
+            Err(value) => PathBuf::from(value),
+        });
+        let own = named.and_then(|path| self.in_own_home(path)).or_else(|| self.in_home(".ollama/models"));
         let has_service = self.is_process && System::HERE == System::Linux;
         own.into_iter().chain(has_service.then(|| PathBuf::from("/usr/share/ollama/.ollama/models")))
     }
@@ -231,6 +240,8 @@ mod tests {
             (&[("XDG_CACHE_HOME", "$DATA"), ("DATA", "/d")], Linux, Store::HuggingFace, &["/d/huggingface/hub"]),
             (&[("LLAMA_CACHE", "/c")], Linux, Store::LlamaCpp, &["/c"]),
             (&[("OLLAMA_MODELS", "/o")], Linux, Store::Ollama, &["/o"]),
+            (&[("OLLAMA_MODELS", " \"/o p\" ")], Linux, Store::Ollama, &["/o p"]),
+            (&[("OLLAMA_MODELS", "''")], Linux, Store::Ollama, &["/h/.ollama/models"]),
         ] {
             let home = Environment::new("/h");
             let environment =

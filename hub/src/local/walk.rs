@@ -20,6 +20,9 @@ const MAX_DEPTH: usize = 16;
 /// Maximum number of entries in all folders together.
 const MAX_ENTRIES: usize = 1 << 20;
 
+/// Folders of Hugging Face's cache in which no models are (huggingface_hub, file_download.py).
+const OF_THE_CACHE: [&str; 2] = [".locks", ".no_exist"];
+
 /// The endings of downloads that are not finished: those of huggingface_hub (file_download.py,
 /// `_download_to_tmp_and_move`), of llama.cpp (common/download.cpp, `common_download_file_single_online`), of this
 /// library and of browsers.
@@ -97,8 +100,10 @@ impl Finder {
             for (path, is_folder) in self.entries(&folder) {
                 let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 if is_folder {
-                    // A cache with Hugging Face's layout contains data sets, spaces and locks too. They are skipped.
-                    if file.starts_with("datasets--") || file.starts_with("spaces--") || file == ".locks" {
+                    // A cache with Hugging Face's layout contains data sets, spaces and locks too, and empty files that
+                    // stand for files which a repository lacks. They are skipped.
+                    if file.starts_with("datasets--") || file.starts_with("spaces--") || OF_THE_CACHE.contains(&&*file)
+                    {
                         continue;
                     }
                     if depth < MAX_DEPTH {

@@ -119,6 +119,8 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
         link(format!("{up}blobs/{blob}"), at(&format!("snapshots/{file}")));
     }
     home.file(".cache/huggingface/hub/datasets--some--data/x.gguf", "not looked at");
+    // The client has asked for a file that the repository lacks, and for no other.
+    home.file(".cache/huggingface/hub/models--some--Other/.no_exist/new/x.gguf", "");
     let models = home.models();
     let name = ("some/Thing-GGUF", Some("Q4_K_M"), Store::HuggingFace);
     assert_eq!(listed(&models), [name, name]);
@@ -213,7 +215,8 @@ fn the_list_of_a_manifest_names_the_blob_for_llama_cpp() {
         json!({ "layers": [layer] })
     };
     home.file(&format!(".ollama/models/blobs/sha256-{}", digest('c')), layers("model").to_string());
-    let list = json!({ "manifests": [layers("tensor"), { "digest": blob('c') }] });
+    let nothing = json!({ "layers": [{ "mediaType": null, "digest": null }] });
+    let list = json!({ "manifests": [layers("tensor"), nothing, { "digest": blob('c') }] });
     home.file(".ollama/models/manifests-v2/registry.ollama.ai/me/new/8b-q4_K_M", list.to_string());
     fs::create_dir_all(home.path(".ollama/models/manifests")).unwrap();
     assert_eq!(listed(&home.models()), [("me/new:8b-q4_K_M", Some("Q4_K_M"), Store::Ollama)]);

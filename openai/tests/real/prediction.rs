@@ -104,11 +104,14 @@ fn compare(setting: &Setting, group: Option<&Group>, depths: &[u32]) -> Outcome<
         let predicted = predicted.as_f64().ok_or("the plan predicts no speed")?;
         let (measured, spread) = (number(of, "avg_ts")?, number(of, "stddev_ts")?);
         let ratio = predicted / measured;
-        let verdict = if (ratio - 1.0).abs() <= bar { "within" } else { "OUTSIDE OF" };
+        // A ratio that is not a number is outside too.
+        let is_within = (ratio - 1.0).abs() <= bar;
+        let verdict = if is_within { "within" } else { "OUTSIDE OF" };
         let percent = bar * 100.0;
-        Ok(Row::new(format!("{what} {place}, beside llama-bench")).result(format!(
+        let row = Row::new(format!("{what} {place}, beside llama-bench")).result(format!(
             "{predicted:.1} tok/s predicted, {measured:.1} ± {spread:.1} measured: {ratio:.2}, {verdict} {percent:.0} %"
-        )))
+        ));
+        Ok(row.outside(!is_within))
     };
     let mut rows = measured.iter().map(row).collect::<Outcome<Vec<Row>>>()?;
     let basis = predicted["basis"].as_str().unwrap_or_default();

@@ -35,8 +35,8 @@ pub(crate) fn finish(rows: &[Row]) -> ExitCode {
 fn table(rows: &[Row]) -> String {
     let mut table = String::from("| check | model | compared | result | |\n|---|---|---|---|---|\n");
     for row in rows {
-        let verdict = if row.failures.is_empty() { "equal" } else { "**different**" };
-        let _ = writeln!(table, "| {} | {} | {} | {} | {verdict} |", row.check, row.model, row.what, row.result);
+        let _ =
+            writeln!(table, "| {} | {} | {} | {} | {} |", row.check, row.model, row.what, row.result, row.verdict());
     }
     table
 }

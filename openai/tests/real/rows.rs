@@ -14,6 +14,8 @@ pub(crate) struct Row {
     pub(crate) result: String,
     /// Every difference.
     pub(crate) failures: Vec<String>,
+    /// Whether a figure is outside of its bar. That is no failure, because other work on the machine can cause it.
+    pub(crate) is_outside: bool,
 }
 
 impl Row {
@@ -39,6 +41,21 @@ impl Row {
         self
     }
 
+    /// Says whether the figure is outside of its bar.
+    pub(crate) fn outside(mut self, is_outside: bool) -> Self {
+        self.is_outside = is_outside;
+        self
+    }
+
+    /// The last column of the table.
+    pub(crate) fn verdict(&self) -> &'static str {
+        match (self.failures.is_empty(), self.is_outside) {
+            (false, _) => "**different**",
+            (true, true) => "**outside of the bar**",
+            (true, false) => "equal",
+        }
+    }
+
     /// A row for a comparison of this many cases, with the differences that were found.
     pub(crate) fn compared(what: impl Into<String>, cases: usize, failures: Vec<String>) -> Self {
         let result = format!("{cases} compared, {} differ", failures.len());
@@ -46,7 +63,6 @@ impl Row {
     }
 
     pub(crate) fn in_one_line(&self) -> String {
-        let verdict = if self.failures.is_empty() { "equal" } else { "DIFFERENT" };
-        format!("{:<10} {:<34} {}: {} ({verdict})", self.check, self.model, self.what, self.result)
+        format!("{:<10} {:<34} {}: {} ({})", self.check, self.model, self.what, self.result, self.verdict())
     }
 }

@@ -69,6 +69,62 @@ fn version_1_has_its_quota_and_its_period_in_two_files() {
 }
 
 #[test]
+fn a_quota_is_found_in_every_arrangement_of_hierarchies_and_namespaces() {
+    let mounted = |root: &str, point: &str| format!("30 23 0:26 {root} {point} rw - cgroup2 cgroup2 rw\n");
+    let v1 = |root: &str, point: &str| format!("31 23 0:27 {root} {point} rw - cgroup cgroup rw,cpu,cpuacct\n");
+    for (what, groups, mounts, files, cpus) in [
+        (
+            "a container of version 1 without a namespace, whose own group is mounted",
+            "4:cpu,cpuacct:/docker/4f5c\n1:name=systemd:/docker/4f5c\n",
+            v1("/docker/4f5c", "/sys/fs/cgroup/cpu,cpuacct"),
+            &[("cpu,cpuacct/cpu.cfs_quota_us", "12345\n"), ("cpu,cpuacct/cpu.cfs_period_us", "50000\n")][..],
+            Some(0.2469),
+        ),
+        (
+            "a hybrid system: the quota is in version 1, and version 2 has no controllers",
+            "5:cpu,cpuacct:/batch/7\n0::/system.slice/job.service\n",
+            v1("/", "/sys/fs/cgroup/cpu,cpuacct") + &mounted("/", "/sys/fs/cgroup/unified"),
+            &[
+                ("cpu,cpuacct/cpu.cfs_quota_us", "-1"),
+                ("cpu,cpuacct/batch/cpu.cfs_quota_us", "175000"),
+                ("cpu,cpuacct/batch/cpu.cfs_period_us", "100000"),
+                ("cpu,cpuacct/batch/7/cpu.cfs_quota_us", "-1"),
+                ("unified/system.slice/job.service/cgroup.procs", "7"),
+            ],
+            Some(1.75),
+        ),
+        (
+            "a group of another namespace: what is mounted is the best guess",
+            "0::/../../kubepods/burstable/pod1\n",
+            mounted("/", "/sys/fs/cgroup"),
+            &[("cpu.max", "333333 100000\n")],
+            Some(3.33333),
+        ),
+        (
+            "a part of the hierarchy is mounted, with a space in its name",
+            "0::/a b/c/d\n",
+            mounted("/a\\040b", "/sys/fs/cgroup"),
+            &[("c/d/cpu.max", "max 100000"), ("c/cpu.max", "1000 1000000")],
+            Some(0.001),
+        ),
+        (
+            "equal shares in different periods",
+            "0::/a/b\n",
+            mounted("/", "/sys/fs/cgroup"),
+            &[("a/cpu.max", "5000 10000"), ("a/b/cpu.max", "50000 100000")],
+            Some(0.5),
+        ),
+        ("no quota anywhere", "0::/a\n", mounted("/", "/sys/fs/cgroup"), &[("a/cpu.max", "max 100000")], None),
+    ] {
+        let fake = eight().file("/proc/self/cgroup", groups).file("/proc/self/mountinfo", mounts);
+        let fake = files.iter().fold(fake, |fake, (file, text)| fake.file(&format!("/sys/fs/cgroup/{file}"), *text));
+        let limit = fake.host().cpu_limit;
+        let found = limit.as_ref().map(CpuLimit::cpus);
+        assert!(found.zip(cpus).map_or(found == cpus, |(a, b)| (a - b).abs() < 1e-9), "{what}: {limit:?}");
+    }
+}
+
+#[test]
 fn a_limit_that_is_not_a_number_is_noted_and_ignored() {
     for text in ["plenty 100000", "50000 soon", "-5 100000", "0 100000", "50000 0"] {
         let fake = within("/job", &[("job/cpu.max", text)]);
