@@ -5,8 +5,8 @@
 //! computation. Out: replies. The [`Host`] sends the pieces of texts.
 
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
-use std::{process, thread};
 
 use serde::Serialize;
 
@@ -49,7 +49,8 @@ pub fn worker_main() {
     {
         load::is_worker_from_now_on();
         let served = serve(receiver, &sender).inspect_err(|error| tracing::error!("{error}"));
-        process::exit(i32::from(served.is_err()));
+        // A text may still be computed.
+        llama_sys::exit_at_once(i32::from(served.is_err()));
     }
 }
 

@@ -53,7 +53,7 @@ use clap::{CommandFactory, Parser};
 
 use args::{Args, Verb};
 use llama_cpp::Words;
-use terminal::{fail, print};
+use terminal::{fail, line_to_stderr, print};
 
 fn main() -> ExitCode {
     let begin = Instant::now();
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Ok(words) => words,
         Err(refused) => return fail(2, "error: ", &refused),
     };
-    words.left_out.iter().for_each(|note| eprintln!("note: {note}"));
+    words.left_out.iter().for_each(|note| line_to_stderr(format_args!("note: {note}")));
     let args = Args::parse_from(words.words);
     let simulated = match &args.verb {
         Verb::Plan(args) => &args.gpu[..],

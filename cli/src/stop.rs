@@ -1,11 +1,11 @@
 //! Ctrl-C ends the running computation. The next Ctrl-C ends the program, and so does the first one if nothing is being
 //! computed.
 
-use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use autoplace::AbortHandle;
+use autoplace::llama_sys::exit_at_once;
 
 /// The computation that the next Ctrl-C ends.
 #[derive(Clone, Default)]
@@ -55,7 +55,7 @@ impl Stop {
 
     fn interrupt(&self) {
         let running = self.running().take();
-        running.map_or_else(|| exit(130), |running| running.abort());
+        running.map_or_else(|| exit_at_once(130), |running| running.abort());
     }
 
     /// Sets the computation that the next Ctrl-C ends.

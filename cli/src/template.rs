@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::files;
 use crate::talk::here;
+use crate::terminal::line_to_stderr;
 
 /// The arguments of `template`.
 #[derive(Debug, clap::Args)]
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     if let Some(tools) = &args.tools {
         conversation = conversation.tools_json(read(tools)?);
         if !args.no_tool_descriptions && !template.supports_tools() {
-            eprintln!("the template shows no tools: they are described in the system message");
+            line_to_stderr("the template shows no tools: they are described in the system message");
         }
     }
     for (name, value) in &args.set {

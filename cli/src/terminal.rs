@@ -1,7 +1,7 @@
 //! Output for people: text without control characters, columns, progress bars, and errors in one line.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use console::{Alignment, measure_text_width, pad_str};
@@ -29,8 +29,13 @@ pub(crate) fn in_one_line(message: &str) -> String {
 
 /// Prints an error to stderr in one line, with `before` at its beginning. Returns the exit code.
 pub(crate) fn fail(code: u8, before: &str, error: &dyn Display) -> ExitCode {
-    eprintln!("{before}{}", in_one_line(&error.to_string()));
+    line_to_stderr(format_args!("{before}{}", in_one_line(&error.to_string())));
     ExitCode::from(code)
+}
+
+/// Prints a line to stderr. If printing fails, nobody reads stderr, so the error is ignored.
+pub(crate) fn line_to_stderr(line: impl Display) {
+    let _ = writeln!(stderr(), "{line}");
 }
 
 /// A progress bar, which is shown only on a terminal.

@@ -67,6 +67,13 @@ impl ApiError {
         Self::invalid(second, message)
     }
 
+    /// The error that ends a request which runs longer than a stopping server waits.
+    #[cfg(feature = "server")]
+    pub(super) fn stopping() -> Self {
+        let message = "the server is stopping, and this request did not end in time: send it again later";
+        Self::new(503, message).with_code("shutting_down")
+    }
+
     /// The body of the response.
     pub fn to_json(&self) -> Value {
         let kind = match self.status {

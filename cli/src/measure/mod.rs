@@ -27,8 +27,7 @@ use crate::gpu::{self, Simulated};
 use crate::picture::{self, Series};
 use crate::stop::Stop;
 use crate::talk::here;
-use crate::terminal::bar;
-use crate::terminal::print;
+use crate::terminal::{bar, line_to_stderr, print};
 
 /// The arguments of `measure`.
 #[derive(Debug, clap::Args)]
@@ -155,9 +154,9 @@ fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> 
     if submission.points.is_empty() {
         return Err(in_file(file, "there is nothing to submit: no placement was measured").into());
     }
-    eprintln!("{} contains:", file.display());
+    line_to_stderr(format_args!("{} contains:", file.display()));
     for line in submission.contents() {
-        eprintln!("  {}", line.replace(char::is_control, " "));
+        line_to_stderr(format_args!("  {}", line.replace(char::is_control, " ")));
     }
     fs::write(file, submission.to_json()).map_err(|error| in_file(file, error).into())
 }

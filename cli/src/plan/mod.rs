@@ -22,6 +22,7 @@ use crate::files;
 use crate::gpu::{self, Simulated};
 use crate::picture;
 use crate::talk::here;
+use crate::terminal::line_to_stderr;
 pub(crate) use args::PlanArgs;
 use json::Took;
 
@@ -86,10 +87,10 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     }
     if let Some(text) = emitted {
         if plan.by_depth.is_some() {
-            eprintln!("note: {ONE_OF_TWO}");
+            line_to_stderr(format_args!("note: {ONE_OF_TWO}"));
         }
         if text.contains("--moe-cache-mib") {
-            eprintln!("note: {NEEDS_MOE_CACHE}");
+            line_to_stderr(format_args!("note: {NEEDS_MOE_CACHE}"));
         }
         return Ok(text.trim_end().to_owned());
     }

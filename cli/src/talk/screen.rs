@@ -3,7 +3,7 @@
 
 use std::error::Error;
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::mem;
 
 use autoplace::chat::ReplyPart;
@@ -30,11 +30,20 @@ pub(super) fn write(
     stop: &Stop,
 ) -> Result<bool, Box<dyn Error>> {
     let mut answer = Answer { thinks: false, is_open: true };
-    let outcome = parts.try_for_each(|part| -> Result<(), Box<dyn Error>> { Ok(answer.part(&part?)?) });
+    let outcome = parts.try_for_each(|part| -> Result<(), Box<dyn Error>> { answer.part(&part?).map_err(unwritten) });
     let is_stopped = stop.end();
-    answer.end()?;
+    answer.end().map_err(unwritten)?;
     // If Ctrl-C stopped the answer, it may end with an error.
     if is_stopped { Ok(true) } else { outcome.map(|()| false) }
+}
+
+/// The error if an answer cannot be printed. If only the reader has closed the pipe, that is not a failure, and the
+/// error stays as it is.
+fn unwritten(error: io::Error) -> Box<dyn Error> {
+    match error.kind() {
+        ErrorKind::BrokenPipe => error.into(),
+        _ => format!("cannot write to stdout: {error}").into(),
+    }
 }
 
 /// If the answer is not complete, prints a note.

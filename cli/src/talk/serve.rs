@@ -3,6 +3,7 @@
 //! JSON to stderr for each request.
 
 use std::error::Error;
+use std::io::{ErrorKind, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -199,7 +200,13 @@ pub(super) fn until_stopped<Ended: Future<Output = ()>>(
     stop.begin(AbortHandle::new(move || begins.notify_one()));
     tokio::runtime::Runtime::new()?.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        println!("listening on http://{}", listener.local_addr()?);
+        // Whoever started the server may have closed its stdout: the server runs all the same.
+        match writeln!(stdout(), "listening on http://{}", listener.local_addr()?) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                return Err(format!("cannot write to stdout: {error}").into());
+            }
+            _ => {}
+        }
         serve(listener, Box::pin(async move { stopped.notified().await })).await;
         Ok(ExitCode::SUCCESS)
     })

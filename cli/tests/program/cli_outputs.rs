@@ -46,6 +46,18 @@ fn a_plan_for_a_machine_in_a_file_names_that_machines_gpus() {
 }
 
 #[test]
+fn the_exit_code_is_the_same_if_nobody_reads_stderr() {
+    for (args, code) in [(&["plan", "nothing.gguf"][..], 1), (&["plan", "--nothing"], 2), (&["run", "nothing.gguf"], 1)]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let user = User::new();
+        let status = user.command(args).stdin(std::process::Stdio::null()).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
+
+#[test]
 fn shells_complete_the_arguments() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = succeeds(&["completions", shell]);

@@ -221,6 +221,63 @@ fn running_answers_are_finished_before_the_server_ends() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_server_runs_although_nobody_reads_where_it_listens() {
+    let user = User::new();
+    let (served, port) = (0..20)
+        .find_map(|_| {
+            // Another program may take the port before the server does.
+            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = user.command(&["serve", FILE, "--ctx", "512", "--threads", "1", "--port"]);
+            command.arg(port.to_string()).stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+            let mut server = test_support::running::Running(command.spawn().unwrap());
+            let listens = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+            test_support::wait("listens or ends", || server.try_wait().unwrap().is_some() || listens());
+            let ended = server.try_wait().unwrap();
+            assert!(ended.is_none_or(|status| status.code() == Some(1)), "{ended:?}");
+            ended.is_none().then_some((server, port))
+        })
+        .expect("a free port");
+    let url = format!("http://127.0.0.1:{port}/v1/completions");
+    let body = json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true});
+    let answer: Value = ureq::post(url).send_json(&body).unwrap().body_mut().read_json().unwrap();
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+    drop(served);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_under_stdout_is_an_error_in_one_line() {
+    for verb in [&["serve", FILE, "--port", "0"][..], &["run", FILE, "a"], &["chat", FILE, "-p", "a"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let user = User::new();
+        let mut command = user.command(&[verb, &["--ctx", "512", "--threads", "1", "--template", "chatml"]].concat());
+        let output = command.stdin(Stdio::null()).stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+        let output = output.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        let is_right = said.lines().any(|line| line.starts_with("error: cannot write to stdout: "));
+        assert!(output.status.code() == Some(1) && is_right, "{verb:?}: {said}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_second_ctrl_c_ends_the_server_and_it_does_not_crash() {
+    for _ in 0..5 {
+        let mut server = Server::start(&["--parallel", "2", "--ctx", LONG]);
+        let running = [1, 2].map(|_| server.sent(TEXT, &endless(TOKENS / 2, &json!({"stream": true}))));
+        running.iter().for_each(|stream| read_until(stream, "data: "));
+        server.interrupt();
+        test_support::wait("listens no more", || std::net::TcpStream::connect(&server.address).is_err());
+        server.interrupt();
+        let status = server.wait();
+        assert_eq!(status.code(), Some(130), "{status:?}");
+    }
+}
+
+#[test]
 fn a_failure_to_start_is_one_line() {
     let serve = |args: &[&str], code, word| fails(&[&["serve", FILE, "--port", "0"], args].concat(), code, &[word]);
     fails(&["serve", "nothing.gguf", "--port", "0"], 1, &["nothing.gguf"]);

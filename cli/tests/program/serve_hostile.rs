@@ -28,6 +28,24 @@ fn silent_clients_do_not_block_others() {
 }
 
 #[test]
+fn of_many_requests_for_vectors_some_are_refused_and_none_is_lost() {
+    const PATH: &str = "/v1/embeddings";
+    let server = Server::start(&["--ctx", "512", "--embed", FILE]);
+    // While this request is computed, the others wait.
+    let long = json!({"input": vec!["word ".repeat(200); 512]}).to_string();
+    let long = server.sent(PATH, &long);
+    let waiting: Vec<_> = (0..150).map(|_| server.sent(PATH, r#"{"input": "a"}"#)).collect();
+    assert_eq!(server.get("/health").0, 200);
+    assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
+    let answers: Vec<String> = waiting.iter().map(rest).collect();
+    let [answered, refused] =
+        ["HTTP/1.1 200", "HTTP/1.1 503"].map(|status| answers.iter().filter(|it| it.starts_with(status)).count());
+    assert_eq!(answered + refused, 150, "{answers:?}");
+    assert!(answered >= 63, "{answered}");
+    drop(long);
+}
+
+#[test]
 fn endless_heads_and_bodies_are_cut_off() {
     let server = Server::start(&["--ctx", "512", "--timeout", "2"]);
     let half = server.connected(&half_body(&server, "{\"prompt"));

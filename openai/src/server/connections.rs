@@ -5,7 +5,6 @@ use std::io::Write;
 use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -14,18 +13,25 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, Response};
 use chrono::{DateTime, SecondsFormat, Utc};
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tower::ServiceExt;
+
+use super::http::stopping;
 
 /// Maximum bytes of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
+/// How long clients may take to read the error with which a stopping server ends their answers.
+const TO_READ_THE_ERROR: Duration = Duration::from_secs(2);
+/// How long a client has at least to send a whole request. Clients that connect all at once send their requests
+/// when all of them have connected.
+const TO_ASK: Duration = Duration::from_secs(2);
 
 /// A client's connection.
 pub(super) struct Connection {
@@ -33,17 +39,45 @@ pub(super) struct Connection {
     /// How long a client may take to send a head (counted from the connection or from its last request), and then to
     /// send a body.
     pub(super) timeout: Duration,
-    /// Whether the engine is working on a request of this connection. If not, the connection may be closed to make
-    /// room.
-    pub(super) is_answered: AtomicBool,
+    /// Since when the client has sent no whole request; `None` while it waits for its answer.
+    idle_since: Mutex<Option<Instant>>,
     closes: Notify,
+    /// Tells the server that this connection may be closed, or has ended.
+    room: Arc<Notify>,
+    /// Whether the server ends the answers that still run.
+    cuts_off: watch::Receiver<bool>,
 }
 
-/// Accepts connections until `stop`, then lets running answers finish for at most `timeout`. Then the remaining
-/// connections are closed, which cancels their texts.
+impl Connection {
+    /// Records that a whole request has arrived. Until it is answered, the connection isn't closed to make room.
+    pub(super) fn has_asked(&self) {
+        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Records that the client has its answer.
+    fn is_answered(&self) {
+        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.room.notify_one();
+    }
+
+    /// Since when the client has sent no whole request.
+    fn idle_since(&self) -> Option<Instant> {
+        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the server ends the answers that still run, because it stops.
+    pub(super) async fn cut_off(self: Arc<Self>) {
+        let mut cuts_off = self.cuts_off.clone();
+        // An error means that the server has ended. Then this connection is closed too.
+        let _ = cuts_off.wait_for(|cuts_off| *cuts_off).await;
+    }
+}
+
+/// Accepts connections until `stop`, then lets running answers finish for at most `timeout`. Then the remaining answers
+/// end with an error, which cancels their texts. Connections of clients that do not read it are closed.
 ///
-/// If there are more than `most` connections, the oldest one without a running answer is closed. So silent clients
-/// cannot block others. If all connections have running answers, a new one is refused.
+/// If there are more than `most` connections, the oldest one whose client has sent no whole request for [`TO_ASK`] is
+/// closed. So silent clients cannot block others. If there is none, a new client waits.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -52,9 +86,11 @@ pub(super) async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let open = Arc::new(Mutex::new(Vec::<Arc<Connection>>::new()));
+    let room = Arc::new(Notify::new());
     let shutdown = GracefulShutdown::new();
+    let (cut_off, cuts_off) = watch::channel(false);
     let mut stop = pin!(stop);
-    loop {
+    'accepting: loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = &mut stop => break,
@@ -67,18 +103,18 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let connection = Connection { peer, timeout, is_answered: false.into(), closes: Notify::new() };
-        let connection = Arc::new(connection);
-        {
-            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            if open.len() >= most {
-                let is_idle = |connection: &Arc<Connection>| !connection.is_answered.load(Ordering::Relaxed);
-                let Some(oldest) = open.iter().position(is_idle) else {
-                    continue;
-                };
-                open.remove(oldest).closes.notify_one();
+        let cuts_off = cuts_off.clone();
+        let (closes, room_of) = (Notify::new(), Arc::clone(&room));
+        let idle_since = Some(Instant::now()).into();
+        let connection = Arc::new(Connection { peer, timeout, idle_since, closes, room: room_of, cuts_off });
+        loop {
+            let admitted = admit(&mut open.lock().unwrap_or_else(PoisonError::into_inner), &connection, most);
+            let Err(wait) = admitted else { break };
+            tokio::select! {
+                () = room.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+                () = &mut stop => break 'accepting,
             }
-            open.push(Arc::clone(&connection));
         }
         // Each token is to be sent at once.
         let _ = stream.set_nodelay(true);
@@ -99,17 +135,39 @@ pub(super) async fn serve(
             }
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
             open.retain(|other| !Arc::ptr_eq(other, &connection));
+            connection.room.notify_one();
         });
     }
     drop(listener);
-    if tokio::time::timeout(timeout, shutdown.shutdown()).await.is_ok() {
+    let mut ended = pin!(shutdown.shutdown());
+    if tokio::time::timeout(timeout, &mut ended).await.is_ok() {
         return;
     }
-    let open = mem::take(&mut *open.lock().unwrap_or_else(PoisonError::into_inner));
-    log(&format!("{timeout:?} after the stop, answers still run; open connections, which are closed: {}", open.len()));
-    for connection in open {
+    let still = open.lock().unwrap_or_else(PoisonError::into_inner).len();
+    log(&format!("{timeout:?} after the stop, requests still run; open connections, whose requests end now: {still}"));
+    cut_off.send_replace(true);
+    if tokio::time::timeout(TO_READ_THE_ERROR, ended).await.is_ok() {
+        return;
+    }
+    for connection in mem::take(&mut *open.lock().unwrap_or_else(PoisonError::into_inner)) {
         connection.closes.notify_one();
     }
+}
+
+/// Adds a connection to the open ones. If there are `most` already, closes the one that has been idle longest. If none
+/// has been idle for [`TO_ASK`], the error says after how much time to try again.
+fn admit(open: &mut Vec<Arc<Connection>>, connection: &Arc<Connection>, most: usize) -> Result<(), Duration> {
+    if open.len() >= most {
+        let idle = open.iter().enumerate().filter_map(|(index, other)| Some((other.idle_since()?, index)));
+        let Some((since, index)) = idle.min() else { return Err(TO_ASK) };
+        let wait = TO_ASK.saturating_sub(since.elapsed());
+        if !wait.is_zero() {
+            return Err(wait);
+        }
+        open.remove(index).closes.notify_one();
+    }
+    open.push(Arc::clone(connection));
+    Ok(())
 }
 
 async fn answer(
@@ -127,9 +185,17 @@ async fn answer(
         status: None,
         bytes: 0,
     };
+    // A request with a body is whole when the body has been read.
+    if request.body().is_end_stream() {
+        connection.has_asked();
+    }
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(connection);
-    let response = routes.oneshot(request).await?;
+    request.extensions_mut().insert(Arc::clone(&connection));
+    let response = tokio::select! {
+        biased;
+        response = routes.oneshot(request) => response?,
+        () = connection.cut_off() => stopping(&line.path),
+    };
     line.status = Some(response.status().as_u16());
     Ok(response.map(|body| Answer { body, line }))
 }
@@ -150,7 +216,7 @@ struct Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.connection.is_answered.store(false, Ordering::Relaxed);
+        self.connection.is_answered();
         let line = json!({
             "time": self.time.to_rfc3339_opts(SecondsFormat::Micros, true), "peer": self.connection.peer.to_string(),
             "method": self.method.as_str(), "path": self.path, "status": self.status,
@@ -192,5 +258,37 @@ impl hyper::body::Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_clients_that_send_no_whole_request_make_room_for_others() {
+        let (_cut_off, cuts_off) = watch::channel(false);
+        let long_ago = Instant::now().checked_sub(2 * TO_ASK).expect("the system runs for some seconds");
+        let connection = |idle_since: Option<Instant>| {
+            Arc::new(Connection {
+                peer: ([127, 0, 0, 1], 1).into(),
+                timeout: Duration::ZERO,
+                idle_since: idle_since.into(),
+                closes: Notify::new(),
+                room: Arc::default(),
+                cuts_off: cuts_off.clone(),
+            })
+        };
+        let (asked, silent, new) = (connection(None), connection(Some(long_ago)), connection(Some(long_ago)));
+        let mut open = vec![Arc::clone(&asked), Arc::clone(&silent)];
+        assert_eq!(admit(&mut open, &new, 2), Ok(()));
+        assert!(Arc::ptr_eq(&open[0], &asked) && Arc::ptr_eq(&open[1], &new) && open.len() == 2);
+        new.is_answered();
+        assert!(admit(&mut open, &silent, 2).is_err_and(|wait| wait <= TO_ASK), "it may send another request");
+        new.has_asked();
+        assert_eq!(admit(&mut open, &silent, 2), Err(TO_ASK));
+        assert_eq!(open.len(), 2);
+        open.pop();
+        assert_eq!(admit(&mut open, &silent, 2), Ok(()));
     }
 }

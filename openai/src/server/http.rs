@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Poll, ready};
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -64,10 +63,20 @@ pub(super) fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
     ApiError::new(status.as_u16(), message).into()
 }
 
+/// The response to a request that runs longer than a stopping server waits.
+pub(super) fn stopping(path: &str) -> Response {
+    shaped(path, Failed(ApiError::stopping()).into_response())
+}
+
 /// Writes the errors of Anthropic's paths in Anthropic's form, whatever part of the server they come from.
 pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
-    let is_anthropic = request.uri().path().starts_with("/v1/messages");
-    let mut response = next.run(request).await;
+    let path = request.uri().path().to_owned();
+    shaped(&path, next.run(request).await)
+}
+
+/// The response in the form that the path has for errors.
+fn shaped(path: &str, mut response: Response) -> Response {
+    let is_anthropic = path.starts_with("/v1/messages");
     let error = response.extensions_mut().remove::<ApiError>().filter(|_| is_anthropic);
     let Some(error) = error else { return response };
     let status = StatusCode::from_u16(error.anthropic_status()).unwrap_or(response.status());
@@ -131,9 +140,9 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Records that the request is being answered, so that its connection is not closed to make room for others.
-    pub(super) fn is_answered(&self) {
-        self.connection.is_answered.store(true, Ordering::Relaxed);
+    /// Waits until the server ends the answers that still run, because it stops.
+    pub(super) fn cut_off(&self) -> impl Future<Output = ()> + Send + 'static {
+        Arc::clone(&self.connection).cut_off()
     }
 }
 
@@ -158,6 +167,8 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         let (bytes, room) = timeout(connection.timeout, collect(body))
             .await
             .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request's body is incomplete"))??;
+        // From now on, the connection isn't closed to make room for others.
+        connection.has_asked();
         let under_way = UnderWay {
             connection,
             room: Arc::new(room),
@@ -250,10 +261,10 @@ async fn reader(bytes: &[u8]) -> Result<SemaphorePermit<'static>, Failed> {
         struct Waiting;
         impl Drop for Waiting {
             fn drop(&mut self) {
-                WAITING_TO_SEE.fetch_sub(1, Ordering::Relaxed);
+                WAITING_TO_SEE.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
             }
         }
-        let before = WAITING_TO_SEE.fetch_add(1, Ordering::Relaxed);
+        let before = WAITING_TO_SEE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let _waiting = Waiting;
         if before >= MAX_WAITING_TO_SEE {
             let message = format!("{before} requests with images or sounds wait to be read: ask again later");
@@ -273,12 +284,24 @@ fn may_have_media(bytes: &[u8]) -> bool {
 }
 
 /// The chunks of an answer as server-sent events. While a long prompt is computed, a comment is sent from time to time.
-pub(super) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
+/// When `cut_off` is ready, the events end with an error.
+pub(super) fn events(
+    completion: Completion,
+    cut_off: impl Future<Output = ()> + Send + 'static,
+) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let has_names = completion.has_named_events();
     let done = completion.ends_with_done().then(|| Event::default().data("[DONE]"));
     let mut completion = completion;
+    let (mut cut_off, mut is_cut_off) = (Box::pin(cut_off), false);
     let chunks = stream::poll_fn(move |context| {
-        let chunk = ready!(completion.poll_chunk(context));
+        if is_cut_off {
+            return Poll::Ready(None);
+        }
+        is_cut_off = cut_off.as_mut().poll(context).is_ready();
+        let chunk = match is_cut_off {
+            true => Some(Err(ApiError::stopping())),
+            false => ready!(completion.poll_chunk(context)),
+        };
         Poll::Ready(chunk.map(|chunk| chunk.unwrap_or_else(|error| completion.error_event(&error))))
     });
     let events = chunks.map(move |data| {

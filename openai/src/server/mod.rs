@@ -36,7 +36,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use self::access::{Access, Key};
 use self::http::{Body, Failed, failed};
@@ -51,8 +51,25 @@ use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 /// fit into a limit of 256 open files.
 const MORE_CONNECTIONS: usize = 64;
 
-/// A model for embeddings, and its name.
-type Embedding = (String, Arc<Mutex<Embedder>>);
+/// Maximum number of requests that wait for a model of vectors or scores. It has as many connections in addition, so
+/// that they don't take those of other requests.
+const MAX_EMBEDDINGS: usize = 64;
+
+/// A model for vectors or scores.
+#[derive(Debug, Clone)]
+struct Embedding {
+    name: String,
+    embedder: Arc<Mutex<Embedder>>,
+    /// A permit for each request that may wait.
+    places: Arc<Semaphore>,
+}
+
+impl Embedding {
+    fn new(name: impl Into<String>, embedder: Embedder, places: usize) -> Self {
+        let (embedder, places) = (Arc::new(Mutex::new(embedder)), Arc::new(Semaphore::new(places)));
+        Self { name: name.into(), embedder, places }
+    }
+}
 
 /// A server of OpenAI's API, which `autoplace serve` runs. For each request it writes a line of JSON to stderr.
 ///
@@ -87,14 +104,14 @@ impl Server {
 
     /// Adds a model that answers `/v1/embeddings` under this name.
     pub fn embedder(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
-        self.served.embedding = Some((name.into(), Arc::new(Mutex::new(embedder))));
+        self.served.embedding = Some(Embedding::new(name, embedder, MAX_EMBEDDINGS));
         self
     }
 
     /// Adds a model that answers `/v1/rerank` under this name. It must be loaded with
     /// [`Pooling::Rank`](autoplace::memory::Pooling::Rank).
     pub fn reranker(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
-        self.served.reranking = Some((name.into(), Arc::new(Mutex::new(embedder))));
+        self.served.reranking = Some(Embedding::new(name, embedder, MAX_EMBEDDINGS));
         self
     }
 
@@ -107,10 +124,12 @@ impl Server {
     }
 
     /// Accepts requests until `stop` is ready. Then it waits for running answers, at most as long as the
-    /// [time limit](Self::timeout), and closes the connections of the rest.
+    /// [time limit](Self::timeout). The rest end with an error (503, `shutting_down`); two seconds later, connections
+    /// of clients that have not read it are closed.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let OneModel { api, embedding, reranking, page } = self.served;
-        let most = api.engine.capacity() + MORE_CONNECTIONS;
+        let embedders = [&embedding, &reranking].into_iter().flatten().count();
+        let most = api.engine.capacity() + embedders * MAX_EMBEDDINGS + MORE_CONNECTIONS;
         let shown = api.clone();
         let mut routes = routes(api, (embedding, NO_EMBEDDER), (reranking, NO_RERANKER));
         if let Some(page) = page {
@@ -169,7 +188,7 @@ const NO_RERANKER: &str = "no model for reranking: `autoplace serve --reranker F
 type Beside = (Option<Embedding>, &'static str);
 
 fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
-    let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|model| &*model.0).collect();
+    let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|model| &*model.name).collect();
     let models = api.models(&others);
     let listed_models = models.clone();
     let entries = models.clone();
@@ -266,11 +285,10 @@ async fn answer(
     read: impl FnOnce(&[u8]) -> Result<Completion, ApiError> + Send + 'static,
 ) -> Result<Response, Failed> {
     let (completion, under_way) = http::read(body, read).await?;
-    under_way.is_answered();
     let notes = [("x-autoplace-unenforced", completion.unenforced()), ("x-autoplace-left-out", completion.left_out())];
     let notes = notes.map(|(name, list)| (name, http::list_header(list)));
     let mut response = match completion.is_stream() {
-        true => http::events(completion).into_response(),
+        true => http::events(completion, under_way.cut_off()).into_response(),
         false => Json(completion.response().await?).into_response(),
     };
     for (name, note) in notes {
@@ -286,8 +304,7 @@ async fn reply(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<Value, ApiError> + Send + 'static,
 ) -> Result<Json<Value>, Failed> {
-    let (answer, under_way) = http::read(body, read).await?;
-    under_way.is_answered();
+    let (answer, _) = http::read(body, read).await?;
     Ok(Json(answer))
 }
 
@@ -299,13 +316,16 @@ async fn embed<R: Send + 'static>(
     read: fn(&[u8], &str) -> Result<R, ApiError>,
     answer: fn(&R, &mut Embedder) -> Result<Value, ApiError>,
 ) -> Result<Json<Value>, Failed> {
-    let (name, embedder) = loaded.ok_or_else(|| ApiError::new(404, missing))?;
+    let Embedding { name, embedder, places } = loaded.ok_or_else(|| ApiError::new(404, missing))?;
+    let _place = places.try_acquire().map_err(|_| {
+        let message = format!("as many requests wait for `{name}` as may: ask again later");
+        ApiError::new(503, message).with_code("overloaded")
+    })?;
     let asked = body.asked.clone().unwrap_or_else(|| name.clone());
     let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &asked)).await?;
     // Requests are computed in the order in which they arrive. If the client disconnects while its request waits, the
     // request is not computed.
     let mut embedder = embedder.lock_owned().await;
-    under_way.is_answered();
     let computed = http::blocking(move || {
         let _under_way = under_way;
         answer(&request, &mut embedder)

@@ -17,7 +17,7 @@ use axum::routing::post;
 use hyper::body::{Frame, SizeHint};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
@@ -25,7 +25,7 @@ use super::{Pooled, Routed, api_error, names, waiting};
 use crate::error::WORKER_DIED;
 use crate::server::http::{Body, Carried, Failed, blocking};
 use crate::server::paths::{self, Known};
-use crate::server::{NO_EMBEDDER, embed, not_allowed, not_found, routes};
+use crate::server::{Embedding, NO_EMBEDDER, embed, not_allowed, not_found, routes};
 use crate::timings::Totals;
 use crate::{Api, ApiError, EmbeddingRequest, RerankRequest};
 
@@ -68,8 +68,6 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
     if head.method == Method::POST {
         let request = Request::from_parts(head.clone(), body);
         let (whole, found) = Named::read(Body::from_request(request, &()).await?, query.model.is_some()).await?;
-        // While its model is loaded, the request's connection must not be closed.
-        whole.under_way.is_answered();
         (read, named) = (Some(whole), found);
     }
     // If the body and the path name different models, the body's name counts, as in llama-server's router.
@@ -214,6 +212,17 @@ impl Turn {
         self.head.uri.path()
     }
 
+    /// Waits until the server ends the answers that still run, because it stops. Never ready without a body.
+    pub(super) fn cut_off(&self) -> impl Future<Output = ()> + Send + 'static {
+        let cut_off = self.body.as_ref().map(|body| body.under_way.cut_off());
+        async move {
+            match cut_off {
+                Some(cut_off) => cut_off.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     /// The answer of the model's routes. The model stays loaded until the answer has been sent. If the model's worker
     /// dies before any part of the answer was sent, and does not replace itself, the model is loaded again, and the
     /// request is repeated once.
@@ -278,7 +287,8 @@ impl Routed {
         let named = |error: ApiError| ApiError { message: format!("{}: {}", handle.name(), error.message), ..error };
         if let Some(pooling) = handle.placement().context.embeddings {
             let embedder = (self.of.embedder)(handle.embedder().map_err(|error| named(error.into()))?);
-            let embedding = (handle.name().to_owned(), Arc::new(Mutex::new(embedder)));
+            // The pool has its own maximum of waiting requests.
+            let embedding = Embedding::new(handle.name(), embedder, self.of.requests);
             return Ok(ServedModel { routes: embedding_routes(embedding, pooling == Pooling::Rank), totals: None });
         }
         let engine = (self.of.engine)(Engine::builder(handle)).start();
@@ -291,8 +301,8 @@ impl Routed {
 }
 
 /// The routes of a model for vectors, or for scores.
-fn embedding_routes(embedding: super::super::Embedding, is_reranker: bool) -> Router {
-    let name = embedding.0.clone();
+fn embedding_routes(embedding: Embedding, is_reranker: bool) -> Router {
+    let name = embedding.name.clone();
     let fallback = async move || {
         let message = format!(
             "the model `{name}` computes {}, and writes no texts",

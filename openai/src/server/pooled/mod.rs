@@ -120,7 +120,8 @@ impl Server<ManyModels> {
     }
 
     /// Accepts requests until `stop` is ready. Then it waits for running answers, at most as long as the
-    /// [time limit](Self::timeout), and closes the connections of the rest.
+    /// [time limit](Self::timeout). The rest end with an error (503, `shutting_down`); two seconds later, connections
+    /// of clients that have not read it are closed.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let most = self.served.requests + MORE_CONNECTIONS;
         let routes = self.access.guard(routes(self.served));

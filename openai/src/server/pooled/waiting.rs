@@ -49,11 +49,16 @@ async fn next(state: State) -> Option<(Result<Bytes, axum::Error>, State)> {
             Some((Ok(told), State::Waiting(waiting)))
         }
         State::Waiting(mut waiting) => {
-            let Ok(outcome) = timeout(PAUSE, &mut waiting.1).await else {
+            let path = waiting.0.path().to_owned();
+            let cut_off = waiting.0.cut_off();
+            let outcome = tokio::select! {
+                outcome = timeout(PAUSE, &mut waiting.1) => outcome,
+                () = cut_off => return Some((Ok(event(&path, &ApiError::stopping())), State::Ended)),
+            };
+            let Ok(outcome) = outcome else {
                 return Some((Ok(comment(&waiting.0)), State::Waiting(waiting)));
             };
             let turn = waiting.0;
-            let path = turn.path().to_owned();
             let loaded =
                 format!(": {} is loaded after {:.1} s\n\n", one_line(&turn.name), turn.begun.elapsed().as_secs_f64());
             let answer = match outcome {
