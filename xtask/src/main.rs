@@ -23,6 +23,7 @@ mod interop;
 mod ledger;
 mod llama_server;
 mod llama_tools;
+mod notices;
 mod package;
 mod packed;
 mod pictures;
@@ -132,7 +133,7 @@ cargo xtask conversations MODEL [CONVERSATIONS]
                                     counts the tokens that 200 conversations on eight places compute again, beside the llama-server of an earlier llama.cpp (compiles it)
 cargo xtask cuda-check [--all]      compiles some CUDA kernels of the pinned llama.cpp (or all of them) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    checks licences, duplicates and sources of the dependencies, and advisories against them
-cargo xtask dist                    makes the program's archive and its Debian package, unpacks both and tries them (Linux)
+cargo xtask dist                    makes the program's archive and its Debian package, unpacks both and generates a text with each (Linux)
 cargo xtask features                checks the published crates with the oldest supported compiler, and each feature alone
 cargo xtask first-token MODEL [ROUNDS] [LOAD]
                                     measures how long many clients wait for their first token, beside llama-server (compiles it); LOAD selects loads by a part of their names

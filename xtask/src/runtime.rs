@@ -77,10 +77,7 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
     }
     setup::native()?;
     if has("--here") {
-        // cargo ignores `autoplace/media` if `autoplace` is the only selected package.
-        let library = ["build", "--package=autoplace-llama-sys", "--lib", "--features=media,rpc"];
-        let folder = here(workspace, &mut workspace.cargo(&library))?;
-        return archive(workspace, &folder);
+        return archive_here(workspace).map(drop);
     }
     if has("--vulkan") {
         workspace.vulkan = Some(vulkan::sdk(workspace)?);
@@ -92,6 +89,14 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
         let again = for_any(workspace, &toolchain, "runtime-again", cuda.as_deref())?;
         compare(&folder, &again)?;
     }
+    archive(workspace, &folder).map(drop)
+}
+
+/// The archive of a runtime from this workspace's own native build, for this machine alone.
+pub(crate) fn archive_here(workspace: &Workspace) -> Result<PathBuf> {
+    // cargo ignores `autoplace/media` if `autoplace` is the only selected package.
+    let library = ["build", "--package=autoplace-llama-sys", "--lib", "--features=media,rpc"];
+    let folder = here(workspace, &mut workspace.cargo(&library))?;
     archive(workspace, &folder)
 }
 
@@ -137,6 +142,7 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     opened.push(SHIM);
     let others: Vec<&str> = OTHERS.iter().map(|other| other.library).collect();
     let requires = required(workspace, &portable::check("runtime", &folder, GLIBC, &others)?)?;
+    fs::write(folder.join("LICENSE-zig"), toolchain.licences()?)?;
     let compiler = format!("{}, glibc {}.{}", toolchain.packages.join(", "), GLIBC.0, GLIBC.1);
     seal(workspace, &folder, &built, &opened, &compiler, &requires)?;
     Ok(folder)
@@ -250,8 +256,8 @@ fn compare(one: &Path, other: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the installable archive, named after the set.
-fn archive(workspace: &Workspace, folder: &Path) -> Result<()> {
+/// Makes the installable archive, named after the set, and returns its path.
+fn archive(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let manifest: Value = serde_json::from_slice(&fs::read(folder.join("runtime.json"))?)?;
     let name = manifest["name"].as_str().context("a manifest has a name")?;
     let named = workspace.target.join("runtime").join(name);
@@ -261,7 +267,7 @@ fn archive(workspace: &Workspace, folder: &Path) -> Result<()> {
     let hash = output(Command::new("sha256sum").arg(&archive))?;
     println!("runtime: {}, {bytes} bytes, for {TARGET}", archive.display());
     println!("runtime: SHA-256 {}", hash.split_whitespace().next().unwrap_or_default());
-    Ok(())
+    Ok(archive)
 }
 
 #[cfg(test)]

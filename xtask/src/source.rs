@@ -118,8 +118,11 @@ pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
         // go unnoticed.
         ensure!(from.join(path).exists(), "{} has no {path}: correct the lists in xtask/src/source.rs", from.display());
     }
-    tree::mirror(from, to, &|path| {
-        let needed = NEEDED.iter().any(|one| path.starts_with(one) || Path::new(one).starts_with(path));
-        needed && !UNUSED.iter().any(|one| path.starts_with(one))
-    })
+    tree::mirror(from, to, &is_published)
+}
+
+/// Whether this file of the source tree is published, or this folder has published files.
+pub(crate) fn is_published(path: &Path) -> bool {
+    let needed = NEEDED.iter().any(|one| path.starts_with(one) || Path::new(one).starts_with(path));
+    needed && !UNUSED.iter().any(|one| path.starts_with(one))
 }

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{setup, source, tree, vulkan};
+use crate::{notices, setup, source, tree, vulkan};
 use toolchain::Toolchain;
 
 /// Maximum bytes of the archive, which people copy to machines by hand.
@@ -29,6 +29,9 @@ const MODEL: &str = "autoplace-demo-q8_0.gguf";
 
 /// The programs, by their cargo targets.
 const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
+
+/// The packages of the programs.
+const PACKAGES: [&str; 3] = ["autoplace-cli", "autoplace-examples", "autoplace-gpu-check"];
 
 /// The features. `native` and `openmp` are left out, so that the CPU code runs on any x86-64 and no compiler runtime
 /// has to be shipped.
@@ -88,13 +91,11 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
         "--locked",
         "--no-default-features",
         "--message-format=json-render-diagnostics",
-        "--package=autoplace-cli",
-        "--package=autoplace-examples",
-        "--package=autoplace-gpu-check",
         "--bin=autoplace",
         "--example=generate",
         "--bin=gpu-check",
     ]);
+    command.args(PACKAGES.map(|name| format!("--package={name}")));
     command.arg(format!("--features={}", features(workspace).join(",")));
     if let Some(sdk) = &workspace.vulkan {
         command.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
@@ -137,6 +138,13 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
         copy(&root.join(licence), &folder.join(licence))?;
     }
+    let selection = notices::Selection { packages: &PACKAGES, features: &features(workspace) };
+    notices::write(
+        workspace,
+        &folder.join(notices::FILE),
+        &selection,
+        &[("zig, and LLVM's libc++", toolchain.licences()?)],
+    )?;
     copy(&root.join("examples/model").join(MODEL), &folder.join("model").join(MODEL))?;
     for program in &built.programs {
         let name = program.file_name().context("a program has a name")?;

@@ -59,9 +59,7 @@ impl Toolchain {
     /// own address. If types were compared by address, no `catch` would recognise another library's exception, and its
     /// message would be lost.
     fn compare_types_by_name(&self) -> Result<()> {
-        let mut ask = Command::new(&self.python);
-        let zig = output(ask.args(["-c", "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')"]))?;
-        let header = Path::new(&zig).join("lib/libcxx/include/typeinfo");
+        let header = self.package()?.join("lib/libcxx/include/typeinfo");
         let text = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
         let changed = text.replace(BY_ADDRESS, BY_NAME);
         // The unpatched file also has such a line, which is for Windows.
@@ -74,6 +72,23 @@ impl Toolchain {
             fs::write(&header, changed).with_context(|| format!("cannot write {}", header.display()))?;
         }
         Ok(())
+    }
+
+    /// The licences of what zig links into every library and program: its compiler runtime, and LLVM's libc++.
+    pub(crate) fn licences(&self) -> Result<String> {
+        let package = self.package()?;
+        let texts = ["LICENSE", "lib/libcxx/LICENSE.TXT"].map(|file| {
+            let path = package.join(file);
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        });
+        Ok(texts.into_iter().collect::<Result<Vec<_>>>()?.join("\n\n"))
+    }
+
+    /// The folder of zig's Python package.
+    fn package(&self) -> Result<PathBuf> {
+        let mut ask = Command::new(&self.python);
+        let folder = output(ask.args(["-c", "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')"]))?;
+        Ok(folder.into())
     }
 
     /// Makes a stub of libgcc's unwinder for linking. Without it, zig would link an unwinder of its own into every

@@ -2,11 +2,16 @@
 //! Debian package. Neither needs a C++ compiler.
 //!
 //! 1. Builds the program with `prebuilt-runtime`. The program then writes its manual pages and completions below
-//!    `target/program`.
+//!    `target/program`, beside the notices of the code of others (`notices`).
 //! 2. Packs the archive with cargo-dist and the package with cargo-deb, as configured in `cli/Cargo.toml` and
 //!    `dist-workspace.toml`.
-//! 3. Unpacks archive and package, each in a folder of its own, checks the files, and runs the program.
+//! 3. Makes a runtime for this machine, which needs a C++ compiler.
+//! 4. Unpacks archive and package, each in a folder of its own, checks the files, and generates a text with the program
+//!    and the runtime (`trial`).
 
+mod trial;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +21,8 @@ use serde_json::Value;
 
 use crate::gpu_bundle::portable;
 use crate::workspace::{Workspace, output, run};
-use crate::{python, setup, tree};
+use crate::{notices, python, runtime, setup, tree};
+use trial::Trial;
 
 const PACKAGE: &str = "autoplace-cli";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -35,11 +41,12 @@ const PROGRAM: &str = "target/program";
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "autoplace.bash"), ("zsh", "_autoplace"), ("fish", "autoplace.fish")];
 
 /// Required files of the archive, in addition to the other pages of the manual.
-const ARCHIVED: [&str; 9] = [
+const ARCHIVED: [&str; 10] = [
     "CHANGELOG.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "README.md",
+    "THIRD-PARTY-NOTICES",
     "autoplace",
     "completions/_autoplace",
     "completions/autoplace.bash",
@@ -48,12 +55,13 @@ const ARCHIVED: [&str; 9] = [
 ];
 
 /// Required files of the Debian package.
-const PACKAGED: [&str; 9] = [
+const PACKAGED: [&str; 10] = [
     "usr/bin/autoplace",
     "usr/share/bash-completion/completions/autoplace",
     "usr/share/doc/autoplace/CHANGELOG.md",
     "usr/share/doc/autoplace/LICENSE-APACHE",
     "usr/share/doc/autoplace/README.md",
+    "usr/share/doc/autoplace/THIRD-PARTY-NOTICES",
     "usr/share/doc/autoplace/copyright",
     "usr/share/fish/vendor_completions.d/autoplace.fish",
     "usr/share/man/man1/autoplace-plan.1.gz",
@@ -65,10 +73,12 @@ pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
         cfg!(all(target_os = "linux", target_arch = "x86_64")),
         "archives of the program can be made on x86-64 Linux only"
     );
+    setup::native()?;
     let deb = setup::tool(workspace, "cargo-deb", DEB)?;
     let dist = python::environment(workspace, DIST)?.with_file_name("dist");
-    let program = build(workspace)?;
+    let (program, compiled) = build(workspace)?;
     generate(workspace, &program)?;
+    write_notices(workspace, &workspace.root.join(PROGRAM), &compiled)?;
     let needs = portable::needs(&program)?;
     println!(
         "dist: {}, glibc {}",
@@ -84,24 +94,62 @@ pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
         "--target",
         TARGET,
     ]))?;
-    archive(workspace)?;
+    let trial = Trial { model: workspace.root.join(trial::MODEL), runtime: runtime::archive_here(workspace)? };
+    archive(workspace, &trial)?;
     // cargo-deb packs the program that is already built.
     let folder = workspace.target.join("debian");
     run(Command::new(deb)
         .current_dir(&workspace.root)
         .args(["deb", "--package", PACKAGE, "--no-build", "--profile=dist", "--target", TARGET, "--output"])
         .arg(&folder))?;
-    debian(workspace, &folder)
+    debian(workspace, &folder, &trial)
 }
 
-/// Builds the program in the same way as cargo-dist, which then finds it up to date.
-fn build(workspace: &Workspace) -> Result<PathBuf> {
+/// The features of the program in archives and packages.
+pub(crate) fn features(workspace: &Workspace) -> Result<Vec<String>> {
     let table = &metadata(workspace)?["dist"];
-    let features: Vec<&str> = table["features"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    run(workspace
-        .cargo(&["build", "--profile=dist", "--locked", "--no-default-features", "--target", TARGET])
-        .args(["--package", PACKAGE, "--features", &features.join(",")]))?;
-    Ok(workspace.target.join(TARGET).join("dist/autoplace"))
+    let features = table["features"].as_array().context("cli/Cargo.toml has no features for cargo-dist")?;
+    Ok(features.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+}
+
+/// Builds the program in the same way as cargo-dist, which then finds it up to date. Returns the program and the
+/// packages of others that were compiled into it, in the form `name version`.
+fn build(workspace: &Workspace) -> Result<(PathBuf, BTreeSet<String>)> {
+    let messages = output(
+        workspace
+            .cargo(&["build", "--profile=dist", "--locked", "--no-default-features", "--target", TARGET])
+            .args(["--package", PACKAGE, "--features", &features(workspace)?.join(",")])
+            .arg("--message-format=json-render-diagnostics"),
+    )?;
+    let folder = workspace.target.join(TARGET);
+    let compiled = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let compiled = compiled.filter_map(|message| compiled_package(&message, &folder)).collect();
+    Ok((folder.join("dist/autoplace"), compiled))
+}
+
+/// The package of a registry whose library cargo has compiled into this folder. Build scripts, macros and their
+/// dependencies are compiled into another folder.
+fn compiled_package(message: &Value, folder: &Path) -> Option<String> {
+    let mut files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
+    let is_inside = files.any(|file| Path::new(file).starts_with(folder));
+    let (source, package) = message["package_id"].as_str()?.split_once('#')?;
+    (is_inside && source.starts_with("registry+")).then(|| package.replace('@', " "))
+}
+
+/// Writes the notices. Fails if they lack a package that was compiled into the program.
+fn write_notices(workspace: &Workspace, folder: &Path, compiled: &BTreeSet<String>) -> Result<()> {
+    let features = features(workspace)?;
+    let features: Vec<&str> = features.iter().map(String::as_str).collect();
+    let selection = notices::Selection { packages: &[PACKAGE], features: &features };
+    let named = notices::write(workspace, &folder.join(notices::FILE), &selection, &[])?;
+    let missing: Vec<&String> = compiled.difference(&named).collect();
+    ensure!(
+        missing.is_empty() && !compiled.is_empty(),
+        "cargo has compiled {} packages of others into the program; {} does not name {missing:?}",
+        compiled.len(),
+        notices::FILE
+    );
+    Ok(())
 }
 
 /// Lets the program write its manual pages and completions.
@@ -125,7 +173,7 @@ fn metadata(workspace: &Workspace) -> Result<Value> {
 }
 
 /// Checks the archive's hash and files, and runs its program.
-fn archive(workspace: &Workspace) -> Result<()> {
+fn archive(workspace: &Workspace, trial: &Trial) -> Result<()> {
     let made = workspace.target.join("distrib");
     let name = format!("{PACKAGE}-{TARGET}");
     let archive = made.join(format!("{name}.tar.xz"));
@@ -135,16 +183,18 @@ fn archive(workspace: &Workspace) -> Result<()> {
         .arg(format!("{name}.tar.xz.sha256")))?;
     let folder = tree::afresh(workspace.target.join("program-archive"))?;
     run(Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&folder))?;
-    complete(&archive, &folder.join(&name), &ARCHIVED, &folder.join(&name).join("autoplace"))
+    complete(&archive, &folder.join(&name), &ARCHIVED, &folder.join(&name).join("autoplace"))?;
+    trial.run(&folder.join(&name).join("autoplace"), workspace.target.join("program-home"))
 }
 
 /// Checks the package's files in a separate root folder, and runs its program.
-fn debian(workspace: &Workspace, made: &Path) -> Result<()> {
+fn debian(workspace: &Workspace, made: &Path, trial: &Trial) -> Result<()> {
     let package = made.join(format!("autoplace_{VERSION}-1_amd64.deb"));
     print!("{}", output(Command::new("dpkg").arg("--info").arg(&package))?);
     let root = tree::afresh(workspace.target.join("program-root"))?;
     run(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&root))?;
-    complete(&package, &root, &PACKAGED, &root.join("usr/bin/autoplace"))
+    complete(&package, &root, &PACKAGED, &root.join("usr/bin/autoplace"))?;
+    trial.run(&root.join("usr/bin/autoplace"), workspace.target.join("program-home"))
 }
 
 /// Checks that a folder has these files, that no file is empty, and that the program prints the version.
@@ -188,7 +238,7 @@ mod tests {
             let path = path.strip_prefix("../target/program/")?;
             let file = path.strip_prefix("completions/");
             let is_made = file.is_none_or(|file| COMPLETIONS.iter().any(|completion| completion.1 == file));
-            Some(is_made && ["completions", "man"].contains(&path.split('/').next()?))
+            Some(is_made && ["completions", "man", notices::FILE].contains(&path.split('/').next()?))
         };
         let mut count = 0;
         for path in assets.chain(included).map(|value| value.as_str().unwrap()) {
@@ -205,6 +255,25 @@ mod tests {
         for (_, file) in COMPLETIONS {
             assert!(tables["deb"]["assets"].to_string().contains(file), "{file}");
         }
+    }
+
+    #[test]
+    fn archive_and_package_have_the_notices_of_the_code_of_others() {
+        let (_, tables) = tables();
+        let path = format!("../{PROGRAM}/{}", notices::FILE);
+        assert!(tables["dist"]["include"].as_array().unwrap().contains(&path.as_str().into()), "{}", tables["dist"]);
+        assert!(tables["deb"]["assets"].to_string().contains(&path), "{}", tables["deb"]);
+        assert!(ARCHIVED.contains(&notices::FILE) && PACKAGED.iter().any(|file| file.ends_with(notices::FILE)));
+    }
+
+    #[test]
+    fn a_package_is_compiled_into_the_program_if_its_library_is_in_the_targets_folder() {
+        let message = |file: &str, package: &str| serde_json::json!({ "filenames": [file], "package_id": package });
+        let serde = "registry+https://github.com/rust-lang/crates.io-index#serde@1.0.0";
+        let of = |file: &str, package: &str| compiled_package(&message(file, package), Path::new("/target/triple"));
+        assert_eq!(of("/target/triple/dist/deps/libserde.rlib", serde).as_deref(), Some("serde 1.0.0"));
+        assert_eq!(of("/target/dist/deps/libserde.rlib", serde), None);
+        assert_eq!(of("/target/triple/dist/deps/libgguf.rlib", "path+file:///gguf#autoplace-gguf@0.1.0"), None);
     }
 
     #[test]
