@@ -37,6 +37,7 @@ pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
     }
     // The store is opened without a limit. Otherwise, opening it could remove texts.
     let store = PromptStore::open(StoreOptions::new(u64::MAX).folder(folder, u64::MAX))?;
+    store.wait_for_folder();
     let usage = store.usage();
     let size = Bytes(usage.folder_bytes);
     match verb {

@@ -22,6 +22,9 @@ impl Stop {
 
     /// Installs the handler. On systems with SIGHUP it also installs `hung_up`, which is called when the terminal or a
     /// service manager sends that signal. After [`listen`](Self::listen) alone, SIGHUP ends the program.
+    ///
+    /// `hung_up` runs in a thread of its own, so that Ctrl-C is heard while it reads files. All signals that come
+    /// during a call cause one more call together.
     #[cfg(unix)]
     pub(crate) fn listen_and_on_hangup(hung_up: impl Fn() + Send + 'static) -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
@@ -33,13 +36,19 @@ impl Stop {
         let [mut interrupts, mut terminations, mut hangups] =
             [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
         drop(entered);
+        let (ask, asked) = std::sync::mpsc::sync_channel(1);
+        std::thread::Builder::new().name("autoplace-hangup".to_owned()).spawn(move || {
+            for () in asked {
+                hung_up();
+            }
+        })?;
         std::thread::Builder::new().name("autoplace-signals".to_owned()).spawn(move || {
             runtime.block_on(async {
                 loop {
                     tokio::select! {
                         Some(()) = interrupts.recv() => heard.interrupt(),
                         Some(()) = terminations.recv() => heard.interrupt(),
-                        Some(()) = hangups.recv() => hung_up(),
+                        Some(()) = hangups.recv() => drop(ask.try_send(())),
                         else => break,
                     }
                 }

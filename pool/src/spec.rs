@@ -155,6 +155,28 @@ impl ModelSpec {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
 
+    /// Whether a model that is loaded for this specification is what `other` describes too, apart from the path of its
+    /// file.
+    pub(crate) fn is_loaded_as(&self, other: &Self) -> bool {
+        // All fields that are not listed here matter for the load.
+        let Self { name, model, aliases, keep, idle, priority, beside, finds_mmproj, preload, template, .. } =
+            other.clone();
+        let same = Self {
+            name,
+            model,
+            aliases,
+            keep,
+            idle,
+            priority,
+            beside,
+            finds_mmproj,
+            preload,
+            template,
+            ..self.clone()
+        };
+        same == *other
+    }
+
     /// The first problem of the specification by itself.
     fn problem(&self) -> Option<String> {
         if let Some(name) = [&self.name].into_iter().chain(&self.aliases).find(|name| !is_name(name)) {

@@ -1,6 +1,5 @@
 //! A real llama-server on the demo model, compiled by `cargo xtask llama-server`.
 
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,11 +17,13 @@ impl LlamaServer {
     /// Starts the server with these additional arguments, and waits until it answers.
     pub fn new(arguments: &[&str]) -> Self {
         let program = std::env::var("AUTOPLACE_LLAMA_SERVER").expect("cargo xtask llama-server says where it is");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut command = Command::new(program);
-        command.args(["-m", DEMO, "--port", &free.port().to_string()]).args(arguments);
-        let process = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        let mut server = Self { process, url: format!("http://{free}") };
+        let (process, address) = Running::at_a_free_port(|address| {
+            let mut command = Command::new(&program);
+            command.args(["-m", DEMO, "--port", &address.port().to_string()]).args(arguments);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            command
+        });
+        let mut server = Self { process, url: format!("http://{address}") };
         // The loop goes on as long as the process runs.
         while ureq::get(format!("{}/health", server.url)).call().is_err() {
             assert_eq!(server.process.try_wait().unwrap(), None);

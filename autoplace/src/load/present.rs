@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -22,6 +22,10 @@ const LACKING: &str = "lacking";
 
 /// The pause between two reports of a measured speed.
 const SPEED_PAUSE: Duration = Duration::from_secs(2);
+
+/// The end of a model waits at most this long for a folder that does not answer. The thread that withdraws the notice
+/// then ends by itself, and the notice counts no more once the process has ended.
+const WITHDRAWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whether this process is a worker of an application.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
@@ -143,9 +147,17 @@ pub(super) struct LoadedNotice {
     said: Mutex<Said>,
     /// The speeds to write; `None` once the notice is being withdrawn, or if the system has refused a thread.
     speeds: Option<SyncSender<f64>>,
-    /// The thread that writes them.
-    writer: Option<JoinHandle<()>>,
-    _notice: Arc<Notice>,
+    /// The thread that writes them, and then withdraws the notice.
+    writer: Option<Writer>,
+    /// The notice, if the system has refused a thread.
+    _notice: Option<Arc<Notice>>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    thread: JoinHandle<()>,
+    /// Closed once the thread has withdrawn the notice.
+    has_ended: Mutex<Receiver<()>>,
 }
 
 /// What was reported last.
@@ -165,12 +177,20 @@ impl LoadedNotice {
         let written = Arc::clone(&notice);
         // One speed may wait while another one is written. Further speeds are left out, because newer ones follow soon.
         let (speeds, received) = sync_channel(1);
-        let writer = thread::Builder::new().name("autoplace-notice".to_owned());
-        match writer.spawn(move || write_speeds(&written, model, &received)) {
-            Ok(writer) => Self { said, speeds: Some(speeds), writer: Some(writer), _notice: notice },
+        let (ends, has_ended) = sync_channel(0);
+        let thread = thread::Builder::new().name("autoplace-notice".to_owned()).spawn(move || {
+            write_speeds(&written, model, &received);
+            drop(written);
+            drop(ends);
+        });
+        match thread {
+            Ok(thread) => {
+                let writer = Some(Writer { thread, has_ended: Mutex::new(has_ended) });
+                Self { said, speeds: Some(speeds), writer, _notice: None }
+            }
             Err(error) => {
                 tracing::debug!(%error, "other programs do not see this model's speed");
-                Self { said, speeds: None, writer: None, _notice: notice }
+                Self { said, speeds: None, writer: None, _notice: Some(notice) }
             }
         }
     }
@@ -200,13 +220,24 @@ impl LoadedNotice {
     }
 }
 
+impl LoadedNotice {
+    /// Withdraws the notice. Returns whether this was done within the time.
+    fn withdraw(&mut self, within: Duration) -> bool {
+        // When its channel is closed, the thread writes no more speeds, removes the files, and ends.
+        self.speeds = None;
+        let Some(Writer { thread, has_ended }) = self.writer.take() else { return true };
+        let has_ended = !matches!(lock(&has_ended).recv_timeout(within), Err(RecvTimeoutError::Timeout));
+        if has_ended {
+            drop(thread.join());
+        }
+        has_ended
+    }
+}
+
 impl Drop for LoadedNotice {
     fn drop(&mut self) {
-        // The thread ends when its channel is closed. The file is removed only after that, because the thread would
-        // create it again to write a speed.
-        self.speeds = None;
-        if let Some(writer) = self.writer.take() {
-            let _ = writer.join();
+        if !self.withdraw(WITHDRAWN_WITHIN) {
+            tracing::warn!("the folder of the leases does not answer; other programs may still see an unloaded model");
         }
     }
 }
@@ -341,5 +372,30 @@ mod tests {
         assert!(written.contains("\"measured_tokens_per_second\":1.0"), "{written}");
         drop(notice);
         assert_eq!(loaded_models(&leases), []);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_does_not_answer_does_not_keep_a_model_from_ending() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = Leases::in_dir(folder.path().join("leases"));
+        let mut notice = leases.say_loaded(&plan()).unwrap();
+        let loaded = leases.private_folder().unwrap().unwrap().join(LOADED);
+        let count = || std::fs::read_dir(&loaded).unwrap().count();
+        let files = std::fs::read_dir(&loaded).unwrap().map(|entry| entry.unwrap().path());
+        let new = files.map(|path| path.with_extension("new")).next().unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&new).status().unwrap().success());
+        notice.say_speed(Generated { tokens: 5, time: Duration::from_secs(1), depths: 0 }, true);
+        // The thread waits for a reader of the pipe.
+        assert!(!notice.withdraw(Duration::from_millis(100)));
+        drop(notice);
+        assert!(count() > 0);
+        // Once the folder answers, the thread withdraws the notice and ends.
+        std::fs::read_to_string(&new).unwrap();
+        let begun = Instant::now();
+        while count() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the notice is never withdrawn");
+            thread::yield_now();
+        }
     }
 }

@@ -24,6 +24,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -33,11 +34,12 @@ use xxhash_rust::xxh3::xxh3_128;
 use self::folder::Folder;
 pub(crate) use self::found::{Added, Brought, Found, Id, NewPiece};
 pub use self::options::{StoreOptions, StoreUse, StoredModel};
+use self::piece::Header;
 pub(crate) use self::reader::StoreReader;
 pub(crate) use self::text::{MediaRows, Text};
 use self::tree::Tree;
 use self::writer::{Shared, Writer};
-use crate::sync::lock;
+use crate::sync::{lock, within};
 
 /// Number of tokens in a piece if each token takes few bytes.
 const BLOCK_TOKENS: usize = 64;
@@ -113,11 +115,14 @@ impl PromptStore {
     ///
     /// # Errors
     ///
-    /// Fails if the folder cannot be created, or if another user owns it or can use it. Later failures of the folder
-    /// are logged, and the store continues without the folder.
+    /// Fails if the folder cannot be created, if another user owns it or can use it, or if it does not answer within
+    /// ten seconds ([`TimedOut`](io::ErrorKind::TimedOut)). Later failures of the folder are logged, and the store
+    /// continues without the folder.
     pub fn open(options: StoreOptions) -> io::Result<Self> {
-        if let Some(folder) = &options.folder {
-            Folder::create(folder)?;
+        if let Some(folder) = options.folder.clone() {
+            let path = folder.clone();
+            let created = within(ANSWER_WITHIN, "autoplace-folder", move || Folder::create(&path));
+            created.ok_or_else(|| no_answer(&folder))??;
         }
         Ok(Self::described(options))
     }
@@ -159,22 +164,39 @@ impl PromptStore {
         copied.longest_pause = copied.longest_pause.max(time);
     }
 
+    /// Waits until the files of the folder are known, if the store has a folder. Texts do not wait for this longer than
+    /// ten seconds: a store whose folder does not answer is a store in memory until the folder answers.
+    pub fn wait_for_folder(&self) {
+        if let Some(writer) = &self.opened().writer {
+            writer.wait_until_open();
+        }
+    }
+
     /// The models with texts in the store, the largest first. One model is in the list several times if the model's
     /// texts differ in more than their tokens: adapters, cache types, owners, versions of llama.cpp.
     pub fn models(&self) -> Vec<StoredModel> {
         lock(&self.shared().tree).models()
     }
 
-    /// Forgets everything in memory and in the folder.
+    /// Forgets everything in memory and in the folder. Waits until the folder is open.
     pub fn clear(&self) {
+        self.wait_for_folder();
         let Shared { tree, folder } = self.shared();
-        lock(tree).clear(folder.as_ref());
+        lock(tree).clear(folder.get());
     }
 
     /// Waits until all stored pieces are in the folder, if the store has a folder.
     pub fn flush(&self) {
+        self.wait_for_folder();
         if let Some(writer) = &self.opened().writer {
             writer.wait();
+        }
+    }
+
+    /// Waits until all stored pieces are in the folder, unless the folder does not answer.
+    pub(crate) fn wait_for_writer(&self) {
+        if let Some(writer) = &self.opened().writer {
+            writer.wait_within(ANSWER_WITHIN);
         }
     }
 
@@ -192,14 +214,14 @@ impl PromptStore {
     /// [options](StoreOptions::new).
     pub(crate) fn limit_memory(&self, bytes: u64) {
         let Shared { tree, folder } = self.shared();
-        lock(tree).set_limit(bytes.min(self.inner.options.memory()), folder.as_ref());
+        lock(tree).set_limit(bytes.min(self.inner.options.memory()), folder.get());
     }
 
     /// Frees this many bytes of memory, or all bytes if there are fewer, because the host runs short of memory. The
     /// limit stays.
     pub(crate) fn give_back(&self, bytes: u64) {
         let Shared { tree, folder } = self.shared();
-        lock(tree).give_back(bytes, folder.as_ref());
+        lock(tree).give_back(bytes, folder.get());
     }
 
     /// The hash of a model's file with this stamp. `compute` is called only once for all loads with this store.
@@ -244,7 +266,7 @@ impl PromptStore {
     /// Forgets the pieces of a beginning that a context has refused, except pieces that belong to other texts too.
     pub(crate) fn forget(&self, found: &Found) {
         let Shared { tree, folder } = self.shared();
-        lock(tree).refused(found, folder.as_ref());
+        lock(tree).refused(found, folder.get());
     }
 
     /// The first block of `block` tokens whose rows the store lacks; at the end of the text, the block may be shorter.
@@ -266,10 +288,10 @@ impl PromptStore {
     /// Adds the rows of the last of these tokens, or the rest that belongs to all of the tokens.
     pub(crate) fn add(&self, root: Id, text: Text<'_>, piece: NewPiece) -> Added {
         let Shared { tree, folder } = self.shared();
-        let added = lock(tree).add(root, text, piece, folder.as_ref());
+        let added = lock(tree).add(root, text, piece, folder.get());
         if let (Added::Yes { to_write }, Some(writer)) = (&added, &self.opened().writer) {
             to_write.iter().for_each(|id| writer.write(*id));
-            if folder.as_ref().is_some_and(|folder| !folder.is_ours()) {
+            if folder.get().is_some_and(|folder| !folder.is_ours()) {
                 writer.take_over();
             }
         }
@@ -277,20 +299,39 @@ impl PromptStore {
     }
 }
 
+/// Texts and callers wait at most this long for a folder that does not answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+fn no_answer(folder: &Path) -> io::Error {
+    let words = format!("{}: the folder has not answered within {} s", folder.display(), ANSWER_WITHIN.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, words)
+}
+
 impl Opened {
     fn new(options: &StoreOptions) -> Self {
-        let mut tree = Tree::new(options.memory());
-        let opened = options.folder.as_deref().map(Folder::open).transpose();
-        let opened = opened.inspect_err(
-            |error| tracing::warn!(target: "autoplace::store", "storing prompts in memory alone: {error}"),
-        );
-        let folder = opened.ok().flatten().map(|(folder, found)| {
-            tree.set_folder_limit(if folder.is_ours() { options.folder_bytes } else { 0 });
-            tree.has_files(found, &folder);
-            folder
-        });
-        let shared = Arc::new(Shared { tree: Mutex::new(tree), folder });
-        let writer = shared.folder.as_ref().and_then(|_| Writer::start(Arc::clone(&shared), options.folder_bytes));
+        let Some(path) = options.folder.clone() else { return Self::in_memory(options) };
+        Self::with(options, move || Folder::open(&path), ANSWER_WITHIN)
+    }
+
+    fn in_memory(options: &StoreOptions) -> Self {
+        let tree = Mutex::new(Tree::new(options.memory()));
+        Self { shared: Arc::new(Shared { tree, folder: OnceLock::new() }), writer: None }
+    }
+
+    /// Lets the writer's thread open the folder, and waits for the thread at most this long.
+    fn with(
+        options: &StoreOptions,
+        open: impl FnOnce() -> io::Result<(Folder, Vec<Header>)> + Send + 'static,
+        within: Duration,
+    ) -> Self {
+        let Self { shared, .. } = Self::in_memory(options);
+        let writer = Writer::start(&shared, options.folder_bytes, open);
+        if writer.as_ref().is_some_and(|writer| !writer.is_open_within(within)) {
+            tracing::warn!(
+                target: "autoplace::store",
+                "the folder of the stored prompts does not answer; until it does, prompts are stored in memory alone"
+            );
+        }
         Self { shared, writer }
     }
 }

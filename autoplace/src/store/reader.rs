@@ -37,7 +37,7 @@ impl StoreReader {
             brought.rest = Some(self.data(rest)?.0);
         }
         let store = self.store.upgrade()?;
-        lock(&store.tree).used(found, store.folder.as_ref());
+        lock(&store.tree).used(found, store.folder.get());
         Some(brought)
     }
 
@@ -48,7 +48,7 @@ impl StoreReader {
             let content = lock(&store.tree).data(id)?;
             match content {
                 Content::Here(data) => return Some((data, false)),
-                Content::InFolder(header) => (header, store.folder.as_ref()?.piece(id)),
+                Content::InFolder(header) => (header, store.folder.get()?.piece(id)),
             }
         };
         let read = file.read(&header);
@@ -57,12 +57,12 @@ impl StoreReader {
         match read {
             Ok(data) => {
                 let data = Arc::new(data);
-                lock(tree).was_read(id, &data, folder.as_ref());
+                lock(tree).was_read(id, &data, folder.get());
                 Some((data, true))
             }
             Err(error) => {
                 tracing::warn!(target: "autoplace::store", "a stored piece is not used: {error}");
-                lock(tree).forget(id, folder.as_ref());
+                lock(tree).forget(id, folder.get());
                 None
             }
         }

@@ -3,12 +3,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use llama_sys::Token;
 use proptest::prelude::*;
 use tempfile::TempDir;
+use test_support::wait;
 
-use super::{Added, Found, MediaRows, NewPiece, PromptStore, StoreOptions, StoreUse, Text};
+use super::folder::Folder;
+use super::{Added, Found, MediaRows, NewPiece, Opened, PromptStore, StoreOptions, StoreUse, Text};
 
 const BLOCK: usize = 4;
 /// Bytes of rows for each token.
@@ -435,6 +439,49 @@ fn a_folder_that_vanishes_costs_what_it_held_and_nothing_else() {
     store.flush();
     assert_eq!(get(&store, "one", &text, false), 40);
     assert_eq!(within_bounds(&store).folder_bytes, 0);
+}
+
+/// A store whose folder is opened only once the sender is dropped.
+fn with_a_hung_folder(folder: &TempDir) -> (PromptStore, mpsc::Sender<()>) {
+    let path = folder.path().join("store");
+    let store = PromptStore::described(StoreOptions::new(64 << 20).folder(&path, 1 << 30));
+    let (answer, answered) = mpsc::channel::<()>();
+    let open = move || {
+        let _ = answered.recv();
+        Folder::open(&path)
+    };
+    store.inner.opened.set(Opened::with(store.options(), open, Duration::from_millis(1))).unwrap();
+    (store, answer)
+}
+
+#[test]
+fn a_store_whose_folder_does_not_answer_is_one_in_memory_until_it_answers() {
+    let folder = TempDir::new().unwrap();
+    let (before, meanwhile): (Vec<Token>, Vec<Token>) = ((0..20).collect(), (100..120).collect());
+    put(&in_folder(&folder, 1 << 30), "one", &before, false);
+    let (store, answer) = with_a_hung_folder(&folder);
+    put(&store, "one", &meanwhile, false);
+    store.wait_for_writer();
+    let found = |store: &PromptStore| [&before, &meanwhile].map(|text| get(store, "one", text, false));
+    assert_eq!(found(&store), [0, 20]);
+    assert_eq!(within_bounds(&store).folder_bytes, 0);
+    drop(answer);
+    store.flush();
+    assert_eq!(found(&store), [20, 20]);
+    assert_eq!(within_bounds(&store).folder_bytes, on_disk(&folder.path().join("store")));
+    drop(store);
+    assert_eq!(found(&in_folder(&folder, 1 << 30)), [20, 20]);
+}
+
+#[test]
+fn a_store_ends_although_its_folder_does_not_answer() {
+    let folder = TempDir::new().unwrap();
+    let (store, answer) = with_a_hung_folder(&folder);
+    put(&store, "one", &[1, 2, 3], false);
+    drop(store);
+    // The folder answers when its store is gone. The thread then leaves the folder to the next store.
+    drop(answer);
+    wait("writes to the folder", || in_folder(&folder, 1 << 30).usage().folder_limit > 0);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use autoplace::store::PromptStore;
 use test_support::wait;
 
 use crate::stored_texts::{ANSWER, MIB, generate, in_folder, load, turn};
-use crate::text_support::{answered, random, raw_by_chance as raw, request, words};
+use crate::text_support::{answered, random, raw_by_chance as raw, request, to_the_end, words};
 
 fn pieces(folder: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -91,6 +91,42 @@ fn reading_threads() -> usize {
     names.filter(|name| name == "autoplace-bring\n").count()
 }
 
+/// Replaces each piece by a pipe without a writer: the opening of such a file never ends.
+#[cfg(target_os = "linux")]
+fn hang(folder: &Path) {
+    for file in pieces(folder) {
+        fs::remove_file(&file).unwrap();
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_session_computes_a_text_whose_folder_does_not_answer() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, files) = (random("llama", None, folder.path()), folder.path().join("store"));
+    let load = || load(&path, request(1600, 2, false), &in_folder(&files));
+    let history = turn("", &load(), &words(1, 300)).0;
+    let next = [&history[..], &words(3, 20)].concat();
+    let model = load();
+    let mut session = model.session().unwrap();
+    // After a first text, the session knows how long a token takes, and waits for ten seconds instead of a minute.
+    session.begin(generate(&model, &words(2, 40))).unwrap();
+    to_the_end(&mut session);
+    hang(&files);
+    session.begin(generate(&model, &next)).unwrap();
+    let text = to_the_end(&mut session).remove(0);
+    assert_eq!(text.tokens, raw(&model, &next, ANSWER));
+    assert_eq!(text.statistics().restored_tokens, 0);
+    assert_eq!(reading_threads(), 1);
+    // The thread ends once the folder answers.
+    for file in pieces(&files).into_iter().filter(|file| !fs::metadata(file).unwrap().is_file()) {
+        drop(fs::File::options().read(true).write(true).open(file).unwrap());
+    }
+    wait("ends", || reading_threads() == 0);
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_folder_that_does_not_answer_delays_neither_other_texts_nor_the_end_of_an_engine() {
@@ -106,11 +142,7 @@ fn a_folder_that_does_not_answer_delays_neither_other_texts_nor_the_end_of_an_en
         let engine = Engine::new(&model).unwrap();
         let mut running = engine.submit(generate(&model, &words(2, 40)).max_tokens(700)).unwrap();
         running.pieces().next().unwrap().unwrap();
-        // A pipe without a writer is a file whose opening never ends.
-        for file in pieces(&files) {
-            fs::remove_file(&file).unwrap();
-            assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-        }
+        hang(&files);
         let before = reading_threads();
         let waiting = |number: usize| {
             let text = engine.submit(generate(&model, &next)).unwrap();

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,15 +19,16 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request, SavedPlan};
 use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, ModelBuilder};
+use test_support::demo_path;
 use test_support::random_weights::{self, Dice};
+use test_support::running::Running;
 use test_support::synthetic::{Dims, Sketch};
-use test_support::{demo_path, wait};
 
 const TOKENS: usize = 32;
 
 /// A running `autoplace-rpc-server` with this machine's CPU. When it is dropped, it is killed.
 pub(crate) struct Server {
-    child: Arc<Mutex<Child>>,
+    child: Arc<Mutex<Running>>,
     pub(crate) endpoint: String,
 }
 
@@ -38,11 +39,14 @@ impl Server {
 
     /// Starts the server. Another program is started, which then executes the server.
     fn start_by(launcher: &[&str]) -> Self {
-        let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let line = [launcher, &[env!("CARGO_BIN_EXE_autoplace-rpc-server"), &endpoint, "CPU"]].concat();
-        let child = Command::new(line[0]).args(&line[1..]).stdout(Stdio::null()).spawn().unwrap();
-        wait("listens", || TcpStream::connect(&endpoint).is_ok());
-        Self { child: Arc::new(Mutex::new(child)), endpoint }
+        let (child, address) = Running::at_a_free_port(|address| {
+            let endpoint = address.to_string();
+            let line = [launcher, &[env!("CARGO_BIN_EXE_autoplace-rpc-server"), &endpoint, "CPU"]].concat();
+            let mut command = Command::new(line[0]);
+            command.args(&line[1..]).stdout(Stdio::null());
+            command
+        });
+        Self { child: Arc::new(Mutex::new(child)), endpoint: address.to_string() }
     }
 
     /// Returns a function that kills the server.

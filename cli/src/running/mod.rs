@@ -131,10 +131,8 @@ mod tests {
         let own = server(r#"{"build_info": "b1", "model_path": "/models/a.gguf"}"#);
         let others = server(r#"{"build_info": "b1", "model_path": "/models/b.gguf"}"#);
         let another_program = server(r#"{"hello": true}"#);
-        // A port on which nobody listens.
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-        let nobody = format!("http://{}", closed.local_addr().unwrap());
-        drop(closed);
+        // A port on which nobody listens. A port that was free a moment ago may belong to another test now.
+        let nobody = "http://127.0.0.1:1".to_owned();
         let process = Process::started("llama-server -m a.gguf");
         for (urls, expected) in [
             ([&nobody, &own], &own),

@@ -57,20 +57,16 @@ impl PoolArgs {
 
 /// Serves the models until Ctrl-C.
 pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener) -> Result<ExitCode, Box<dyn Error>> {
-    let running = Arc::new(Mutex::new(None::<Running>));
-    let heard = Arc::clone(&running);
-    let stop = Stop::listen_and_on_hangup(move || match &*heard.lock().unwrap_or_else(PoisonError::into_inner) {
-        Some(running) => running.read_again(),
-        None => note("SIGHUP came before the models were known: they are read now"),
-    })?;
-    let sources = Sources::new(args, args.load.pool_stores(key.as_deref())?);
+    let running = Arc::new(Mutex::new(None::<Pool>));
+    let sources = Arc::new(Sources::new(args, args.load.pool_stores(key.as_deref())?));
+    let (heard, read) = (Arc::clone(&running), Arc::clone(&sources));
+    let stop = Stop::listen_and_on_hangup(move || read_again(&read, &heard))?;
     let find = |name: &str, wanted: &Wanted, request: &Request| args.load.source.files_of(name, wanted, request, &stop);
     let Some(models) = sources.read(find)? else { return Ok(ExitCode::from(130)) };
     for model in &models.models {
         let beside = model.mmproj.as_ref().map(|file| format!(", images or sound by {}", file.display()));
         note(format!("{}: {}{}", model.name, model.model.display(), beside.unwrap_or_default()));
     }
-    let templates = Templates::new(&models.models, args.template.clone());
     let (threads, images) = (args.load.threads(), args.load.projector.limits());
     let requests =
         args.queue + models.models.iter().map(|model| model.request.params.n_seq_max as usize).sum::<usize>();
@@ -79,15 +75,14 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         .isolation(args.worker())
         .configure(move |_, builder: ModelBuilder| images.set(threads.set(builder)))
         .start()?;
-    *running.lock().unwrap_or_else(PoisonError::into_inner) =
-        Some(Running { pool: pool.clone(), sources, templates: templates.clone() });
+    *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(pool.clone());
     let (sampling, when_full, spm_infill) = (args.sampling.clone(), args.shift.when_full(), args.spm_infill);
-    let (describes_tools, hosts) = (!args.no_tool_descriptions, args.media_hosts()?);
+    let (describes_tools, hosts, template) = (!args.no_tool_descriptions, args.media_hosts()?, args.template.clone());
     let api = move |handle: &ModelHandle, api: Api| {
         let api =
             api.sampling(sampling.over(handle.sampling(), true)).when_full(when_full).infill_suffix_first(spm_infill);
         let api = hosts.set(api);
-        Ok(match templates.of(handle)? {
+        Ok(match template_of(handle, template.as_deref())? {
             Some(template) => api.template(template.describe_tools(describes_tools)),
             None => api,
         })
@@ -111,30 +106,25 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
 /// of 1024 open files.
 const MAX_REQUESTS: usize = 512;
 
-/// The pool that is running. SIGHUP updates it.
-struct Running {
-    pool: Pool,
-    sources: Sources,
-    templates: Templates,
-}
-
-impl Running {
-    /// Reads the file and the folder again. If a model has changed, it is replaced once its texts have ended. If there
-    /// is an error, everything stays as it was.
-    fn read_again(&self) {
-        // Nothing is fetched at this time, because nobody is there to confirm it.
-        let read = self.sources.read(source::files_here).and_then(|models| {
-            let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
-            let count = models.len();
-            // The templates are set first, because the pool may load a model as soon as it knows the model.
-            let before = self.templates.set(&models);
-            self.pool.set_models(models, limits).inspect_err(|_| self.templates.put_back(before))?;
-            Ok(count)
-        });
-        match read {
-            Ok(count) => note(format!("SIGHUP: {count} models")),
-            Err(error) => note(format!("SIGHUP: nothing is changed: {error}")),
-        }
+/// Reads the file and the folder again, and sets the models of the pool that is running. If a model has changed, it is
+/// replaced once its texts have ended. If there is an error, everything stays as it was.
+fn read_again(sources: &Sources, running: &Mutex<Option<Pool>>) {
+    let pool = || running.lock().unwrap_or_else(PoisonError::into_inner);
+    if pool().is_none() {
+        return note("SIGHUP came before the models were known: they are read now");
+    }
+    // The lock is not held while the files are read: a folder on the network may take long, and the pool must be able
+    // to end meanwhile. Nothing is fetched at this time, because nobody is there to confirm it.
+    let read = sources.read(source::files_here).and_then(|models| {
+        let pool = pool();
+        let (Some(PoolFile { models, limits, .. }), Some(pool)) = (models, pool.as_ref()) else { return Ok(0) };
+        let count = models.len();
+        pool.set_models(models, limits)?;
+        Ok(count)
+    });
+    match read {
+        Ok(count) => note(format!("SIGHUP: {count} models")),
+        Err(error) => note(format!("SIGHUP: nothing is changed: {error}")),
     }
 }
 
@@ -303,41 +293,14 @@ fn pooling_of(path: &Path) -> Option<Pooling> {
     Some(if pooling == POOLING_RANK { Pooling::Rank } else { Pooling::Model })
 }
 
-/// The chat templates that are named in the models' specifications.
-#[derive(Clone)]
-struct Templates {
-    by_name: Arc<Mutex<BTreeMap<String, String>>>,
-    /// The template for all other models, if the command line names one.
-    others: Option<String>,
-}
-
-impl Templates {
-    fn new(models: &[ModelSpec], others: Option<String>) -> Self {
-        let templates = Self { by_name: Arc::default(), others };
-        templates.set(models);
-        templates
-    }
-
-    /// Sets the templates of these models, and returns those that were set before.
-    fn set(&self, models: &[ModelSpec]) -> BTreeMap<String, String> {
-        let named = models.iter().filter_map(|model| Some((model.name.clone(), model.template.clone()?)));
-        std::mem::replace(&mut *self.by_name.lock().unwrap_or_else(PoisonError::into_inner), named.collect())
-    }
-
-    fn put_back(&self, before: BTreeMap<String, String>) {
-        *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = before;
-    }
-
-    /// The template of a model: the one that its specification names, or else the model's own. `None` if there is
-    /// neither. Such a model answers prompts, but not chats.
-    fn of(&self, handle: &ModelHandle) -> Result<Option<ChatTemplate>, ApiError> {
-        let failed = |error: &dyn std::fmt::Display| ApiError::new(500, format!("{}: {error}", handle.name()));
-        let named = self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(handle.name()).cloned();
-        let header = handle.header().map_err(|error| failed(&error))?;
-        match named.or_else(|| self.others.clone()) {
-            Some(name) => template::named(&name, header).map(Some).map_err(|error| failed(&error)),
-            None => Ok(ChatTemplate::from_header(header).ok()),
-        }
+/// The template of a model: the one that its specification names, or `other`, or else the model's own. `None` if there
+/// is none of them. Such a model answers prompts, but not chats.
+fn template_of(handle: &ModelHandle, other: Option<&str>) -> Result<Option<ChatTemplate>, ApiError> {
+    let failed = |error: &dyn std::fmt::Display| ApiError::new(500, format!("{}: {error}", handle.name()));
+    let header = handle.header().map_err(|error| failed(&error))?;
+    match handle.specification().template.as_deref().or(other) {
+        Some(name) => template::named(name, header).map(Some).map_err(|error| failed(&error)),
+        None => Ok(ChatTemplate::from_header(header).ok()),
     }
 }
 

@@ -129,6 +129,53 @@ fn a_hangup_reads_the_file_and_the_folder_again_and_no_text_is_dropped() {
 
 #[cfg(unix)]
 #[test]
+fn a_model_that_a_file_names_again_before_its_texts_have_ended_is_not_loaded_twice() {
+    // The text is so long that it runs until its reader goes.
+    let pool = POOL.replace("ctx = 256", "ctx = 65536");
+    let place = Place::new(&pool);
+    let server = Server::start_pool(&["--models", &place.file()]);
+    let endless = json!({"model": "coder", "prompt": "a", "max_tokens": 60_000, "stream": true, "ignore_eos": true});
+    let stream = server.sent(TEXT, &endless.to_string());
+    read_until(&stream, "data: ");
+    let process = || model(&server, "coder")["placement"]["process"].clone();
+    let before = process();
+    assert!(before.is_u64(), "{before}");
+    place.write("[models.vectors]\nmodel = \"DEMO\"\nembed = \"mean\"\n");
+    server.signal("-HUP");
+    until("the model is removed", || model(&server, "coder")["id"].is_null());
+    // It comes back with another template and another alias.
+    place.write(&pool.replace("chatml", "mistral").replace("gpt-4o", "gpt-5"));
+    for _ in 0..2 {
+        server.signal("-HUP");
+    }
+    until("the model is back", || model(&server, "coder")["aliases"] == json!(["gpt-5"]));
+    assert_eq!((process(), &model(&server, "coder")["in_use"]), (before.clone(), &json!(1)));
+    drop(stream);
+    assert_eq!(server.post(TEXT, &asked("gpt-5", 2)).0, 200);
+    assert_eq!(process(), before);
+    let chat = json!({"model": "coder", "messages": [{"role": "user", "content": "Hello!"}]});
+    let prompt = server.post("/apply-template", &chat.to_string()).1["prompt"].to_string();
+    assert!(prompt.contains("[INST]"), "{prompt}");
+}
+
+/// A folder on the network may not answer. Here the file is a pipe that nobody writes to.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_while_a_hangup_reads_a_file_that_does_not_answer() {
+    let place = Place::new(POOL);
+    let mut server = Server::start_pool(&["--models", &place.file()]);
+    fs::remove_file(place.file()).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(place.file()).status().unwrap().success());
+    for _ in 0..3 {
+        server.signal("-HUP");
+    }
+    assert_eq!(server.post(TEXT, &asked("coder", 2)).0, 200);
+    server.interrupt();
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
 fn ctrl_c_ends_the_server_and_the_processes_of_its_models() {
     let place = Place::new(POOL);
     let mut server = Server::start_pool(&["--models", &place.file()]);

@@ -12,9 +12,9 @@ use autoplace::chat::ChatTemplate;
 use autoplace::machine::{Host, Machine};
 use autoplace::memory::{FlashAttention, KvType, Pooling};
 use autoplace::plan::Request;
-use autoplace_openai::Server;
 use autoplace_openai::server::ManyModels;
-use autoplace_pool::{Limits, ModelSpec, ModelStatus, Pool, PoolBuilder, Residence};
+use autoplace_openai::{Api, Server};
+use autoplace_pool::{Limits, ModelHandle, ModelSpec, ModelStatus, Pool, PoolBuilder, Residence};
 use serde_json::{Value, json};
 use test_support::{demo_path, wait};
 use tokio::sync::Notify;
@@ -35,9 +35,7 @@ impl Running {
             .configure(|_, builder| builder.n_threads(1).without_learning())
             .start()
             .unwrap();
-        let chatml = |_: &autoplace_pool::ModelHandle, api: autoplace_openai::Api| {
-            Ok(api.template(ChatTemplate::family("chatml").unwrap()))
-        };
+        let chatml = |_: &ModelHandle, api: Api| Ok(api.template(ChatTemplate::family("chatml").unwrap()));
         let server = change(Server::from_pool(pool.clone()).api(chatml));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -385,6 +383,44 @@ fn a_text_that_runs_is_not_cut_off_by_an_unload_or_by_a_file_that_has_changed() 
     wait("is used by nobody", || server.pool.status().iter().all(|model| model.in_use == 0));
     let is_loaded = |model: &ModelStatus| model.residence == Residence::Loaded;
     wait("forgets the former model", || server.pool.status().iter().filter(|model| is_loaded(model)).count() == 2);
+}
+
+#[test]
+fn a_loaded_model_gets_another_name_and_template_and_its_texts_go_on() {
+    let template = |handle: &ModelHandle, api: Api| {
+        let family = handle.specification().template.clone().unwrap();
+        Ok(api.template(ChatTemplate::family(&family).unwrap()))
+    };
+    let vectors = |name| ModelSpec::new(name, demo_path()).request(Request::new().embeddings(Pooling::Mean));
+    let models = Pool::builder().model(spec("a").template("chatml")).model(vectors("v").template("chatml"));
+    let server = Running::start(models, |server| server.api(template));
+    let embedded = |name: &str| server.post("/v1/embeddings", &json!({"model": name, "input": "a"}));
+    let prompt = |name: &str| {
+        server.post("/apply-template", &json!({"model": name, "messages": [{"role": "user", "content": "Hello!"}]}))
+    };
+    let (before, vector) = (prompt("a"), embedded("v"));
+    assert_eq!((before.0, vector.0), (200, 200));
+    let since = || server.pool.status().into_iter().map(|model| model.since).collect::<Vec<_>>();
+    let loaded = since();
+    let body = json!({"model": "a", "prompt": "In the beginning", "max_tokens": 200, "stream": true,
+        "logit_bias": {"0": -1000, "1": -1000, "2": -1000}});
+    let mut stream = server.raw("/v1/completions", &body).into_body().into_reader();
+    let mut first = [0; 6];
+    stream.read_exact(&mut first).unwrap();
+    let renamed = vec![spec("b").template("mistral"), vectors("w").template("mistral")];
+    server.pool.set_models(renamed, Limits::default()).unwrap();
+    // The context has one sequence, so this text follows the one that runs.
+    let (status, answer) = server.post("/v1/completions", &json!({"model": "b", "prompt": "a", "max_tokens": 2}));
+    assert_eq!((status, &answer["model"]), (200, &json!("b")), "{answer}");
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
+    let after = prompt("b");
+    assert_eq!(after.0, 200, "{}", after.1);
+    assert_ne!(after.1["prompt"], before.1["prompt"]);
+    assert_eq!(embedded("w").1["data"], vector.1["data"]);
+    assert_eq!(server.post("/v1/completions", &json!({"model": "a", "prompt": "a"})).0, 404);
+    assert_eq!(since(), loaded, "nothing was loaded again");
 }
 
 #[test]

@@ -102,7 +102,8 @@ impl PoolBuilder {
     }
 
     /// Sets further options of each load, such as its threads; `set` gets the model's name. The pool sets the machine
-    /// and the isolation afterwards.
+    /// and the isolation afterwards. A model that gets another name while it is loaded keeps its options until its next
+    /// load.
     pub fn configure(mut self, set: impl Fn(&str, ModelBuilder) -> ModelBuilder + Send + Sync + 'static) -> Self {
         self.settings.configure = Arc::new(set);
         self

@@ -8,7 +8,8 @@ use autoplace::load::Replacement;
 use autoplace::machine::Machine;
 use autoplace::{Model, load};
 
-use super::state::{Id, Loaded, Shared, Work};
+use super::specs::without_links;
+use super::state::{Id, Loaded, Shared, State, Work};
 use crate::error::Reason;
 use crate::held::Room;
 use crate::ladder::Rung;
@@ -54,6 +55,9 @@ impl Shared {
         let begun = Instant::now();
         let wait = |id: Id| self.wait_for_texts(id, wanted, patience.saturating_sub(begun.elapsed()));
         for step in &plan.steps {
+            if self.lock().is_closed {
+                return Err(Stopped::Closed);
+            }
             let id = |name: &str| self.lock().id_of(name).ok_or(Stopped::Changed);
             match step {
                 Step::WaitForTexts { model, .. } => wait(id(model)?)?,
@@ -119,7 +123,7 @@ impl Shared {
             if entry.handles > 0 && !is_closed {
                 return None;
             }
-            (entry.is_leaving, entry.must_leave) = (false, false);
+            (entry.is_leaving, entry.must_leave, entry.leaves_unless_wanted) = (false, false, false);
             entry.loaded.take()
         });
         let was_loaded = loaded.is_some();
@@ -130,10 +134,7 @@ impl Shared {
             drop(engine);
             drop(model);
         }
-        self.change(|state| {
-            // The entry of a removed specification is removed with its model.
-            state.entries.retain(|entry| !(entry.is_removed && entry.loaded.is_none() && entry.handles == 0));
-        });
+        self.change(State::forget_removed);
         was_loaded
     }
 
@@ -157,17 +158,19 @@ impl Shared {
     }
 
     fn load(&self, id: Id, plan: &PoolPlan, machine: &Machine) -> Result<(), Stopped> {
+        let path = self.lock().entry(id).map(|entry| entry.spec.model.clone());
+        let file = path.map(|path| without_links(&path));
         let begun = self.change(|state| {
             let entry = state.entry(id)?;
             let planned = plan.model(&entry.label)?;
             let request = entry.ladder.as_ref()?.request_for(&planned.plan);
-            entry.work = Work::Loading;
-            Some((entry.spec.clone(), entry.label.clone(), request))
+            (entry.work, entry.file) = (Work::Loading, file);
+            Some((entry.source(), entry.label.clone(), request))
         });
-        let Some((spec, label, request)) = begun else { return Err(Stopped::Changed) };
+        let Some((source, label, request)) = begun else { return Err(Stopped::Changed) };
         let started = Instant::now();
         let loaded =
-            self.room_for(&label, plan, machine, None).and_then(|room| self.builder(&spec, &request, &room).load());
+            self.room_for(&label, plan, machine, None).and_then(|room| self.builder(&source, &request, &room).load());
         let now = self.now();
         self.change(|state| {
             let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };
@@ -191,9 +194,10 @@ impl Shared {
                     Ok(())
                 }
                 Err(error) => {
-                    tracing::warn!("{}: {error}", spec.name);
+                    tracing::warn!("{}: {error}", source.spec.name);
                     entry.failure = Some(error.to_string());
-                    entry.is_parked = false;
+                    (entry.is_parked, entry.leaves_unless_wanted) = (false, false);
+                    state.forget_removed();
                     Err(Stopped::Failed(id, error.into()))
                 }
             }
@@ -217,13 +221,14 @@ impl Shared {
             let ended = if moves { None } else { Some((loaded.attached.take(), loaded.engine.take())) };
             let model = loaded.model.clone();
             entry.work = if moves { Work::None } else { Work::Moving };
-            Some((entry.spec.clone(), entry.label.clone(), request, model, ended))
+            Some((entry.source(), entry.label.clone(), request, model, ended))
         });
-        let Some((spec, label, request, model, ended)) = begun else { return Err(Stopped::Changed) };
+        let Some((source, label, request, model, ended)) = begun else { return Err(Stopped::Changed) };
         drop(ended);
+        let name = &source.spec.name;
         let started = Instant::now();
         let room = self.room_for(&label, plan, machine, Some(&model));
-        let next = room.and_then(|room| self.probed(&spec, &request, &room));
+        let next = room.and_then(|room| self.probed(&source, &request, &room));
         let (moved, is_released) = match next {
             Err(error) => (Err(error), false),
             Ok(next) => {
@@ -245,12 +250,12 @@ impl Shared {
                     Ok(())
                 }
                 Err(error) if is_released => {
-                    tracing::warn!("{} could not be moved, and is loaded anew when it is wanted: {error}", spec.name);
+                    tracing::warn!("{name} could not be moved, and is loaded anew when it is wanted: {error}");
                     entry.must_leave = true;
                     Err(Stopped::Changed)
                 }
                 Err(error) => {
-                    tracing::warn!("{} stays where it is: {error}", spec.name);
+                    tracing::warn!("{name} stays where it is: {error}");
                     Err(if stays(&error) { Stopped::Changed } else { Stopped::Failed(id, error.into()) })
                 }
             }

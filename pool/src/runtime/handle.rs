@@ -8,6 +8,7 @@ use autoplace::Model;
 use autoplace::generate::{self, Engine};
 
 use super::state::{Entry, Id, Loaded, Shared};
+use crate::spec::ModelSpec;
 
 /// A loaded model of a pool. The pool may re-place the model, but does not unload it before the last handle is dropped.
 ///
@@ -15,7 +16,7 @@ use super::state::{Entry, Id, Loaded, Shared};
 /// while the clone still takes its memory.
 #[derive(Debug, Clone)]
 pub struct ModelHandle {
-    name: String,
+    spec: Arc<ModelSpec>,
     // Fields are dropped in their order. Once the pool no longer counts the handle, it takes the model's memory for
     // free.
     model: Model,
@@ -38,7 +39,7 @@ impl ModelHandle {
         entry.handles += 1;
         entry.used = now;
         let counted = Counted { shared: Arc::clone(shared), id: entry.id, is_use: true };
-        Some(Self { name: entry.spec.name.clone(), model, counted })
+        Some(Self { spec: Arc::clone(&entry.spec), model, counted })
     }
 
     /// Gives a handle of a loaded model to somebody who only asks about it. It does not count as a use.
@@ -46,12 +47,19 @@ impl ModelHandle {
         let model = entry.loaded.as_ref()?.model.clone();
         entry.handles += 1;
         let counted = Counted { shared: Arc::clone(shared), id: entry.id, is_use: false };
-        Some(Self { name: entry.spec.name.clone(), model, counted })
+        Some(Self { spec: Arc::clone(&entry.spec), model, counted })
     }
 
-    /// The model's name in the pool.
+    /// The name that the model had in the pool when this handle was given.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.spec.name
+    }
+
+    /// The specification that the model had when this handle was given. Handles of one loaded model may have different
+    /// specifications, because [`Pool::set_models`](super::Pool::set_models) may give a loaded model another name or
+    /// template.
+    pub fn specification(&self) -> &ModelSpec {
+        &self.spec
     }
 
     /// The model's engine, which all handles share. The first call starts it. Drop the engine before the handle,
@@ -71,7 +79,7 @@ impl ModelHandle {
 
     /// A value that an application keeps with the loaded model; all handles share it, and all must ask for the same
     /// type. The first call makes it. The pool drops it before the model is unloaded, or before a model in a worker is
-    /// re-placed.
+    /// re-placed. It stays if the model gets another [specification](Self::specification) while it is loaded.
     ///
     /// # Errors
     ///

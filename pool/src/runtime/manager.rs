@@ -8,12 +8,11 @@ use autoplace::machine::Machine;
 use super::execute::Stopped;
 use super::handle::ModelHandle;
 use super::place::plan_error;
-use super::state::{Answer, Entry, Id, Shared, State};
+use super::state::{Answer, Entry, Id, Shared, Source, State};
 use super::ticket::Ticket;
 use crate::error::{Error, Reason};
 use crate::ladder::slowness;
 use crate::plan::{PoolPlan, Step};
-use crate::spec::ModelSpec;
 use crate::state::PoolState;
 
 /// Maximum number of decisions for one request, if the state changes while they are carried out.
@@ -127,7 +126,8 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
     let waiters = std::mem::take(&mut state.waiters);
     for waiter in waiters {
         let patience = shared.settings.patience;
-        let Some(entry) = state.entry(waiter.id).filter(|entry| !entry.is_removed) else {
+        let is_named = |entry: &&mut Entry| !entry.is_removed && entry.spec.is_named(&waiter.name);
+        let Some(entry) = state.entry(waiter.id).filter(is_named) else {
             let error = state.unknown(&waiter.name);
             due.push((waiter.ticket, Err(error)));
             continue;
@@ -147,9 +147,8 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
 
 fn task(state: &State, now: Duration) -> Option<Task> {
     let free = |entry: &&Entry| entry.loaded.is_some() && entry.handles == 0;
-    if let Some(entry) =
-        state.entries.iter().filter(free).find(|entry| entry.must_leave || entry.is_removed || entry.is_dead())
-    {
+    let leaves = |entry: &&Entry| entry.must_leave || entry.leaves_unless_wanted || entry.is_removed || entry.is_dead();
+    if let Some(entry) = state.entries.iter().filter(free).find(leaves) {
         return Some(Task::Unload(entry.id));
     }
     let is_going = |id: Id| state.entries.iter().any(|entry| entry.id == id && entry.is_going());
@@ -255,9 +254,9 @@ fn make_ladders(shared: &Shared, id: Id, machine: &Machine) -> Result<(), (Id, R
     // The lock is released before the loop.
     let partners = with_partners(&mut shared.lock(), id);
     for partner in partners {
-        let spec = shared.lock().entry(partner).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
-        if let Some(spec) = spec {
-            let ladder = shared.ladder(&spec, machine).map_err(|error| (partner, error.into()))?;
+        let source = shared.lock().entry(partner).filter(|entry| entry.ladder.is_none()).map(|entry| entry.source());
+        if let Some(source) = source {
+            let ladder = shared.ladder(&source, machine).map_err(|error| (partner, error.into()))?;
             if let Some(entry) = shared.lock().entry(partner) {
                 entry.ladder = Some(ladder);
             }
@@ -326,10 +325,10 @@ impl State {
 /// Loads the model that usually follows the last one, before it is wanted.
 fn anticipate(shared: &Arc<Shared>) {
     let Ok(machine) = shared.bare_machine() else { return };
-    let (pool, specs) = input(shared, &machine);
+    let (pool, sources) = input(shared, &machine);
     let plan = PoolPlan::anticipate(&pool, |index, request, machine| {
-        let spec = &specs[index];
-        shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
+        let source = &sources[index];
+        shared.probed(source, request, machine).map_err(|error| plan_error(&source.spec, error))
     });
     let Some(plan) = plan else { return };
     decided(shared, &plan);
@@ -352,16 +351,16 @@ fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
     all
 }
 
-/// The input of a decision, and the specifications of its models.
-fn input(shared: &Arc<Shared>, machine: &Machine) -> (PoolState, Vec<ModelSpec>) {
+/// The input of a decision, and what is needed to plan its models.
+fn input(shared: &Arc<Shared>, machine: &Machine) -> (PoolState, Vec<Source>) {
     let mut state = shared.lock();
     state.decisions += 1;
     // The application may have moved a model itself, or its worker was replaced by one with other free memory.
     state.entries.iter_mut().filter_map(|entry| entry.loaded.as_mut()).for_each(|loaded| loaded.look(machine));
     let (pool, ids) = state.pool_state(machine, shared.now(), shared);
-    let specs = ids.iter().filter_map(|id| state.entries.iter().find(|entry| entry.id == *id));
-    let specs = specs.map(|entry| entry.spec.clone()).collect();
-    (pool, specs)
+    let entries = ids.iter().filter_map(|id| state.entries.iter().find(|entry| entry.id == *id));
+    let sources = entries.map(Entry::source).collect();
+    (pool, sources)
 }
 
 /// Logs the reasons of a plan that is about to be carried out, and keeps it as the pool's last plan.
@@ -375,10 +374,10 @@ fn decided(shared: &Shared, plan: &PoolPlan) {
 }
 
 fn decide(shared: &Arc<Shared>, machine: &Machine, wanted: Option<&str>) -> Result<PoolPlan, Error> {
-    let (pool, specs) = input(shared, machine);
+    let (pool, sources) = input(shared, machine);
     PoolPlan::decide(&pool, wanted, |index, request, machine| {
-        let spec = &specs[index];
-        shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
+        let source = &sources[index];
+        shared.probed(source, request, machine).map_err(|error| plan_error(&source.spec, error))
     })
 }
 

@@ -7,6 +7,7 @@ mod manager;
 mod neighbours;
 mod place;
 mod settings;
+mod specs;
 mod state;
 mod status;
 mod ticket;
@@ -118,7 +119,8 @@ impl Pool {
         self.inner.shared.last_plan()
     }
 
-    /// Unloads a model as soon as all its handles are dropped. Returns whether it was loaded.
+    /// Unloads a model as soon as all its handles are dropped. A model that is still to be loaded for earlier requests
+    /// is unloaded after them, unless another request comes. Returns whether there was such a model.
     ///
     /// # Errors
     ///
@@ -129,6 +131,12 @@ impl Pool {
 
     /// Replaces the specifications and the limits. A model whose specification is unchanged stays loaded. A model whose
     /// specification was changed or removed is unloaded as soon as all its handles are dropped.
+    ///
+    /// A loaded model also stays loaded if a new specification describes the same load: the same file, whatever path
+    /// leads to it, with the same request, draft model, projector, adapters and prompt store. So a specification may
+    /// get another name or template, and a model whose specification was removed stays if the specification is added
+    /// again before the last handle was dropped. Such a model keeps the options that
+    /// [`configure`](PoolBuilder::configure) set, its engine, and its [attached](ModelHandle::attached) value.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use autoplace::plan::{self, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Isolation, Model, ModelBuilder, load};
 
-use super::state::{Entry, Id, Shared, State};
+use super::state::{Entry, Id, Shared, Source, State};
 use crate::ladder::{Ladder, Rung, for_one_of_several, is_planned_again};
 use crate::spec::ModelSpec;
 use crate::state::{ModelState, PoolState};
@@ -29,7 +29,8 @@ impl Shared {
     }
 
     /// Configures the load of this model for this request, on this machine.
-    pub(super) fn builder(&self, spec: &ModelSpec, request: &Request, machine: &Machine) -> ModelBuilder {
+    pub(super) fn builder(&self, source: &Source, request: &Request, machine: &Machine) -> ModelBuilder {
+        let Source { spec, store } = source;
         let mut builder = Model::builder(&spec.model).request(request.clone());
         if let Some(draft) = &spec.draft {
             builder = builder.draft(draft.clone());
@@ -40,8 +41,8 @@ impl Shared {
         for adapter in &spec.lora {
             builder = builder.lora(adapter.clone(), 1.0);
         }
-        if let Some(store) = self.store_of(spec) {
-            builder = builder.prompt_store(store);
+        if let Some(store) = store {
+            builder = builder.prompt_store(store.clone());
         }
         let builder = (self.settings.configure)(&spec.name, builder);
         builder.machine(machine.clone()).isolation(self.settings.isolation.clone()).leases(self.settings.leases.clone())
@@ -54,16 +55,17 @@ impl Shared {
     }
 
     /// Plans a model with probes of llama.cpp.
-    pub(super) fn probed(&self, spec: &ModelSpec, request: &Request, machine: &Machine) -> Result<Plan, load::Error> {
-        self.builder(spec, request, machine).plan()
+    pub(super) fn probed(&self, source: &Source, request: &Request, machine: &Machine) -> Result<Plan, load::Error> {
+        self.builder(source, request, machine).plan()
     }
 
     /// Makes the ladder of a model. Its fastest rung is planned with probes. The others are planned by the estimate if
     /// the estimate knows the model's memory and nothing is loaded beside the model. Otherwise they are planned with
     /// probes, and there are fewer of them.
-    pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
+    pub(super) fn ladder(&self, source: &Source, machine: &Machine) -> Result<Ladder, load::Error> {
+        let spec = &source.spec;
         let request = for_one_of_several(&spec.request);
-        let alone = self.probed(spec, &request, machine)?;
+        let alone = self.probed(source, &request, machine)?;
         // The load's options add the bytes of a prompt store to the request. Estimated plans need these bytes too.
         let prompt_store = alone.host().map_or(0, |host| host.headroom.prompt_store);
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
@@ -72,7 +74,7 @@ impl Shared {
             && spec.mmproj.is_none()
             && spec.lora.is_empty()
             && Planner::new(&profile, machine).request(request.clone()).unknown().is_none();
-        let hits = self.builder(spec, &request, machine).expert_hits(machine, profile.file_bytes);
+        let hits = self.builder(source, &request, machine).expert_hits(machine, profile.file_bytes);
         let mut failed = None;
         let mut is_planned_again = is_planned_again(&request, &alone);
         let mut first = Some(alone);
@@ -86,7 +88,7 @@ impl Shared {
                 request.prompt_store = prompt_store;
                 return Planner::new(&profile, machine).request(request).expert_hits(hits).plan();
             }
-            self.probed(spec, request, machine).map_err(|error| match error {
+            self.probed(source, request, machine).map_err(|error| match error {
                 load::Error::Plan(error) => error,
                 other => {
                     let words = other.to_string();

@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use autoplace::generate::Engine;
 use autoplace::machine::Machine;
-use autoplace::store::{PromptStore, StoreOptions};
+use autoplace::store::PromptStore;
 use autoplace::{Model, Plan};
 
 use super::handle::ModelHandle;
@@ -30,6 +31,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Notified after every change of the state.
     changed: Condvar,
+    /// This lock is held while the specifications are replaced. Two calls at once would open the same stores.
+    pub(super) replacing: Mutex<()>,
     begun: Instant,
     pub(super) settings: Settings,
 }
@@ -56,7 +59,7 @@ pub(super) struct State {
     pub(super) memory_checks: u64,
     /// How often the pool's thread has decided about all models.
     pub(super) decisions: u64,
-    next_id: Id,
+    pub(super) next_id: Id,
 }
 
 /// The answer to a request for a model.
@@ -78,11 +81,13 @@ pub(super) struct Waiter {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: Id,
-    pub(super) spec: ModelSpec,
+    pub(super) spec: Arc<ModelSpec>,
     /// Its name in plans: the name of its specification, until another specification has that name.
     pub(super) label: String,
+    /// The file of its last load, without symbolic links; `None` before the first load.
+    pub(super) file: Option<PathBuf>,
     /// Its prompt store, which outlives the loads.
-    store: Option<PromptStore>,
+    pub(super) store: Option<PromptStore>,
     pub(super) ladder: Option<Ladder>,
     pub(super) loaded: Option<Loaded>,
     pub(super) demand: Demand,
@@ -95,6 +100,9 @@ pub(super) struct Entry {
     pub(super) is_leaving: bool,
     /// Whether the model must be unloaded once all its handles are dropped.
     pub(super) must_leave: bool,
+    /// Whether somebody has asked to unload the model before it was loaded for earlier requests. It is unloaded after
+    /// these, unless another request comes.
+    pub(super) leaves_unless_wanted: bool,
     /// Whether the model was unloaded for another program, and is loaded again when there is room.
     pub(super) is_parked: bool,
     /// Whether the specification was removed.
@@ -112,6 +120,13 @@ pub(super) struct Entry {
     pub(super) retry_at: Duration,
     /// Why the last load failed.
     pub(super) failure: Option<String>,
+}
+
+/// What the loads of a model need to know of its entry.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    pub(super) spec: Arc<ModelSpec>,
+    pub(super) store: Option<PromptStore>,
 }
 
 /// The work of the pool's thread on a model.
@@ -154,11 +169,12 @@ impl fmt::Debug for Loaded {
 }
 
 impl Entry {
-    fn new(id: Id, spec: ModelSpec, store: Option<PromptStore>, now: Duration) -> Self {
+    pub(super) fn new(id: Id, spec: Arc<ModelSpec>, store: Option<PromptStore>, now: Duration) -> Self {
         Self {
             id,
             store,
             label: spec.name.clone(),
+            file: None,
             asked: None,
             is_preloaded: spec.preload,
             spec,
@@ -170,6 +186,7 @@ impl Entry {
             work: Work::None,
             is_leaving: false,
             must_leave: false,
+            leaves_unless_wanted: false,
             is_parked: false,
             is_removed: false,
             load_time: None,
@@ -180,13 +197,17 @@ impl Entry {
         }
     }
 
+    pub(super) fn source(&self) -> Source {
+        Source { spec: Arc::clone(&self.spec), store: self.store.clone() }
+    }
+
     /// Whether the model may be loaded without a request.
     pub(super) const fn may_be_loaded(&self) -> bool {
         !self.is_removed && !self.is_parked && !self.is_dismissed && self.failure.is_none()
     }
 
     /// Whether the model is kept loaded, but is not loaded yet.
-    pub(super) const fn is_missing(&self) -> bool {
+    pub(super) fn is_missing(&self) -> bool {
         let is_kept = self.spec.keep && !self.is_removed && self.failure.is_none();
         is_kept && self.loaded.is_none() && !self.is_parked
     }
@@ -211,8 +232,13 @@ impl Entry {
 
 impl Shared {
     pub(super) fn new(models: Vec<ModelSpec>, limits: Limits, settings: Settings) -> Result<Self, Error> {
-        let state = State { limits, ..State::default() };
-        let shared = Self { state: Mutex::new(state), changed: Condvar::new(), begun: Instant::now(), settings };
+        let shared = Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            replacing: Mutex::default(),
+            begun: Instant::now(),
+            settings,
+        };
         shared.set_models(models, limits)?;
         Ok(shared)
     }
@@ -253,70 +279,16 @@ impl Shared {
 
     pub(super) fn ask_to_unload(&self, name: &str) -> Result<bool, Error> {
         self.change(|state| {
+            let id = state.named(name)?.id;
+            let is_waited_for = state.waiters.iter().any(|waiter| waiter.id == id);
             let entry = state.named(name)?;
             let is_loaded = entry.loaded.is_some();
-            entry.must_leave = is_loaded;
-            (entry.is_parked, entry.is_dismissed) = (false, true);
-            Ok(is_loaded)
+            let is_coming = !is_loaded && (is_waited_for || entry.work == Work::Loading);
+            (entry.must_leave, entry.leaves_unless_wanted) = (is_loaded, is_coming);
+            (entry.is_parked, entry.is_preloaded, entry.is_dismissed) = (false, false, true);
+            Ok(is_loaded || is_coming)
         })
     }
-
-    /// The prompt store of this specification; `None` if it has none.
-    pub(super) fn store_of(&self, spec: &ModelSpec) -> Option<PromptStore> {
-        self.lock().entries.iter().find(|entry| entry.spec == *spec)?.store.clone()
-    }
-
-    pub(super) fn set_models(&self, models: Vec<ModelSpec>, limits: Limits) -> Result<(), Error> {
-        let now = self.now();
-        let stores = models.iter().map(store).collect::<Result<Vec<_>, Error>>()?;
-        self.change(|state| {
-            state.limits = limits;
-            let stored = |entry: &Entry| Some((entry.spec.name.clone(), entry.store.clone()?));
-            let known: Vec<(String, PromptStore)> = state.entries.iter().filter_map(stored).collect();
-            for entry in state.entries.iter_mut().filter(|entry| !entry.is_removed && !models.contains(&entry.spec)) {
-                (entry.is_removed, entry.must_leave) = (true, entry.loaded.is_some());
-                // Plans identify models by their names, and from now on another specification may have this name.
-                entry.label = format!("{} (replaced, {})", entry.spec.name, entry.id);
-            }
-            // A removed model that is not loaded has nothing to wait for.
-            state.entries.retain(|entry| !entry.is_removed || entry.loaded.is_some() || entry.work != Work::None);
-            for (spec, store) in models.into_iter().zip(stores) {
-                if !state.entries.iter().any(|entry| !entry.is_removed && entry.spec == spec) {
-                    state.next_id += 1;
-                    // A model whose other settings have changed finds its stored texts again.
-                    let is_same = |known: &&(String, PromptStore)| {
-                        known.0 == spec.name && Some(known.1.options()) == spec.prompt_store.as_ref()
-                    };
-                    let store = known.iter().find(is_same).map(|known| known.1.clone()).or(store);
-                    state.entries.push(Entry::new(state.next_id, spec, store, now));
-                }
-            }
-            // A request for a specification that was replaced waits for the new one.
-            let State { entries, waiters, .. } = state;
-            let is_staying = |entry: &&Entry| !entry.is_removed;
-            for waiter in waiters {
-                let is_gone = !entries.iter().filter(is_staying).any(|entry| entry.id == waiter.id);
-                let new = entries.iter().filter(is_staying).find(|entry| entry.spec.is_named(&waiter.name));
-                if let Some(new) = new.filter(|_| is_gone) {
-                    waiter.id = new.id;
-                }
-                // What was decided about the request was decided with the former models and limits.
-                waiter.not_before = now;
-            }
-        });
-        Ok(())
-    }
-}
-
-/// Opens the prompt store of a specification.
-fn store(spec: &ModelSpec) -> Result<Option<PromptStore>, Error> {
-    let open = |options: &StoreOptions| {
-        PromptStore::open(options.clone()).map_err(|error| Error::Specification {
-            name: spec.name.clone(),
-            problem: format!("the folder of its prompt store cannot be used: {error}"),
-        })
-    };
-    spec.prompt_store.as_ref().map(open).transpose()
 }
 
 impl State {
@@ -333,6 +305,11 @@ impl State {
     pub(super) fn unknown(&self, name: &str) -> Error {
         let known = self.entries.iter().filter(|entry| !entry.is_removed).map(|entry| entry.spec.name.clone());
         Error::Unknown { name: name.to_owned(), known: known.collect() }
+    }
+
+    /// Forgets removed specifications whose models are not loaded.
+    pub(super) fn forget_removed(&mut self) {
+        self.entries.retain(|entry| !(entry.is_removed && entry.loaded.is_none() && entry.handles == 0));
     }
 
     pub(super) fn entry(&mut self, id: Id) -> Option<&mut Entry> {

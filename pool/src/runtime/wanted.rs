@@ -29,7 +29,7 @@ impl ModelRequest {
             let entry = state.named(name)?;
             let id = entry.id;
             entry.demand.count_request(now, last != Some(id));
-            entry.is_dismissed = false;
+            (entry.is_dismissed, entry.leaves_unless_wanted) = (false, false);
             let handle = if entry.is_ready() { ModelHandle::give(shared, entry, now) } else { None };
             let label = entry.label.clone();
             state.last_wanted = Some(id);

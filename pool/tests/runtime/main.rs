@@ -4,6 +4,7 @@
 mod anticipates;
 mod leaving;
 mod neighbours;
+mod replaced;
 mod rounds;
 mod several;
 mod support;
@@ -30,7 +31,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 30] = [
+    let tests: [(&str, Test); 38] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -54,6 +55,14 @@ fn main() {
         ("the_smaller_of_two_parked_models_comes_back_alone", leaving::the_smaller_one_comes_back),
         ("a_model_that_the_application_moves_is_counted_where_it_is", leaving::moved_by_the_application),
         ("a_panic_of_the_application_in_the_pools_thread_leaves_nobody_waiting", leaving::panics),
+        ("a_model_whose_specification_was_removed_and_added_again_is_not_loaded_twice", replaced::added_again),
+        ("a_model_whose_specification_was_changed_and_changed_back_is_not_loaded_twice", replaced::changed_back),
+        ("a_change_that_does_not_matter_for_the_load_leaves_the_model_loaded", replaced::same_load),
+        ("another_path_of_the_same_file_leaves_the_model_loaded", replaced::other_path),
+        ("a_loaded_model_goes_to_the_specification_with_its_name", replaced::own_name),
+        ("a_model_that_is_removed_and_added_again_in_its_load_is_loaded_once", replaced::added_again_in_a_load),
+        ("specifications_that_two_threads_replace_leave_a_model_as_it_is", replaced::at_the_same_time),
+        ("a_model_that_is_unloaded_in_its_load_leaves_after_the_requests_before", replaced::unloaded_in_a_load),
         ("texts_of_a_model_for_several_at_once_are_those_of_the_model_alone", several::run_together),
         ("a_model_for_several_texts_gets_fewer_places_beside_one_in_use", several::fewer_places),
         ("all_handles_of_a_model_get_one_engine_even_if_they_ask_at_the_same_time", several::one_engine),
@@ -350,8 +359,9 @@ fn replaced() -> Result<(), Failed> {
     let pool = builder(&[&card]).model(spec("a").alias("gpt-4o")).model(spec("b")).start()?;
     let held = pool.get("a").wait()?;
     drop(pool.get("b").wait()?);
-    // `a` is gone, `b` stays, `c` is new.
-    pool.set_models(vec![spec("b"), spec("c").alias("gpt-4o")], Limits::default())?;
+    // `a` is gone, `b` stays, `c` is new. As `c` has another context, the model of `a` cannot become the one of `c`.
+    let new = spec("c").alias("gpt-4o").request(support::request().n_ctx(256));
+    pool.set_models(vec![spec("b"), new], Limits::default())?;
     assert!(matches!(pool.get("a").wait(), Err(Error::Unknown { .. })));
     assert_eq!(state(&pool, "b"), Residence::Loaded);
     assert_eq!(text(&held)?, TEXT.as_str());

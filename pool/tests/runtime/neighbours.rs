@@ -32,7 +32,8 @@ pub(crate) fn gives() -> Result<(), Failed> {
         held.placement().n_gpu_layers
     };
     assert!(other.unload("b")?);
-    until(|| other.status()[0].residence == Residence::Unloaded);
+    // A model that is unloaded takes its memory until its worker has ended.
+    until(|| other.status()[0].residence == Residence::Unloaded && loaded_models(&leases).len() == 1);
     // A pool that has not asked before is given the memory of the idle model.
     let third = pool(&card, &leases, "c")?;
     thread::sleep(Duration::from_millis(1200));

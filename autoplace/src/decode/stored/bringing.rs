@@ -72,6 +72,11 @@ impl Bringing {
         }
     }
 
+    /// Waits for the pieces for as long as a text waits.
+    pub(super) fn wait_for_all(&mut self) -> Read {
+        self.wait(self.patience)
+    }
+
     fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

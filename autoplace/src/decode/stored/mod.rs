@@ -261,12 +261,25 @@ impl Stored {
     }
 
     /// The longest stored beginning of a prompt with its pieces in memory, if restoring it pays although `held` tokens
-    /// are in the context already. After a damaged piece, another search finds the pieces before it.
+    /// are in the context already. After a damaged piece, another search finds the pieces before it. If pieces are only
+    /// in the folder, this waits for them as long as a text of an engine does.
     pub(crate) fn bring_longest(&mut self, prompt: Prefix<'_>, held: usize) -> Option<(Found, Brought)> {
         for _ in 0..MAX_SEARCHES {
             let found = self.find(prompt, held)?;
-            if let Some(brought) = self.bring(&found) {
-                return Some((found, brought));
+            if !found.is_in_folder() {
+                match self.bring(&found) {
+                    Some(brought) => return Some((found, brought)),
+                    None => continue,
+                }
+            }
+            let mut bringing = self.start_bringing(found)?;
+            match bringing.wait_for_all() {
+                Read::All(found, brought) => return Some((found, brought)),
+                Read::Damaged => {}
+                Read::NotYet | Read::TooLate => {
+                    self.leave_bringing(bringing);
+                    return None;
+                }
             }
         }
         None
@@ -497,9 +510,9 @@ impl Stored {
         self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }
 
-    /// Waits until the folder's thread has written all pieces.
+    /// Waits until the folder's thread has written all pieces, unless the folder does not answer.
     pub(crate) fn wait(&self) {
-        self.of.store.flush();
+        self.of.store.wait_for_writer();
     }
 
     /// Continues with the store of the re-placed model.

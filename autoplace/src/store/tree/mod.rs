@@ -115,10 +115,6 @@ impl Tree {
         }
     }
 
-    pub(super) fn set_folder_limit(&mut self, bytes: u64) {
-        self.folder_limit = bytes;
-    }
-
     pub(super) fn learn(&mut self, root: Id, label: &str, of: Root) {
         if self.roots.len() > MAX_EMPTY_ROOTS {
             self.roots.retain(|_, root| root.first_child != NONE);

@@ -1,7 +1,7 @@
 //! Forwards a request to the routes of the model that it names, as soon as that model is loaded.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{self, Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -254,7 +254,9 @@ impl Turn {
     /// The answer that the routes of this loaded model return, and the totals in which its texts are counted.
     async fn answer_of(&self, handle: &ModelHandle) -> Result<(Response, Option<Arc<Totals>>), Failed> {
         let (of, routed) = (handle.clone(), Arc::clone(&self.pooled));
-        let model = blocking(move || of.attached(|handle| routed.serve_model(handle))).await?;
+        let routes =
+            move || of.attached(|handle| routed.serve_model(handle)).and_then(|model| model.routes(&routed, &of));
+        let NamedRoutes { routes, totals, .. } = blocking(routes).await?;
         let mut request = Request::from_parts(self.head.clone(), HttpBody::empty());
         if let Some(body) = &self.body {
             let mut body = body.again();
@@ -262,8 +264,8 @@ impl Turn {
             body.asked = Some(self.name.clone());
             request.extensions_mut().insert(Carried::new(body));
         }
-        let Ok(response) = Router::clone(&model.routes).oneshot(request).await;
-        Ok((response, model.totals.clone()))
+        let Ok(response) = routes.oneshot(request).await;
+        Ok((response, totals))
     }
 }
 
@@ -276,27 +278,79 @@ fn is_death(error: &ApiError) -> bool {
     error.code == Some(WORKER_DIED)
 }
 
-/// The routes that serve a loaded model. The pool drops this value before it unloads the model.
+/// What serves a loaded model. The pool drops this value before it unloads the model.
 struct ServedModel {
+    computes: Computes,
+    /// The routes for the last request. A loaded model may get another name or template.
+    routes: sync::Mutex<Option<NamedRoutes>>,
+}
+
+/// What computes the answers of a loaded model. A model has only one of these.
+enum Computes {
+    Texts(Engine),
+    Vectors(Embedding, Pooling),
+}
+
+/// The routes that serve a loaded model under this name, with this template of its specification.
+#[derive(Clone)]
+struct NamedRoutes {
+    name: String,
+    template: Option<String>,
     routes: Router,
     totals: Option<Arc<Totals>>,
+}
+
+impl NamedRoutes {
+    fn are_for(&self, handle: &ModelHandle) -> bool {
+        self.name == handle.name() && self.template == handle.specification().template
+    }
+}
+
+impl ServedModel {
+    fn routes(&self, routed: &Routed, handle: &ModelHandle) -> Result<NamedRoutes, ApiError> {
+        let mut last = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(routes) = last.as_ref().filter(|routes| routes.are_for(handle)) {
+            return Ok(routes.clone());
+        }
+        let routes = routed.routes_of(&self.computes, handle)?;
+        *last = Some(routes.clone());
+        Ok(routes)
+    }
 }
 
 impl Routed {
     fn serve_model(&self, handle: &ModelHandle) -> Result<ServedModel, ApiError> {
         let named = |error: ApiError| ApiError { message: format!("{}: {}", handle.name(), error.message), ..error };
-        if let Some(pooling) = handle.placement().context.embeddings {
-            let embedder = (self.of.embedder)(handle.embedder().map_err(|error| named(error.into()))?);
-            // The pool has its own maximum of waiting requests.
-            let embedding = Embedding::new(handle.name(), embedder, self.of.requests);
-            return Ok(ServedModel { routes: embedding_routes(embedding, pooling == Pooling::Rank), totals: None });
-        }
-        let engine = (self.of.engine)(Engine::builder(handle)).start();
-        let engine = engine.map_err(|error| named(ApiError { param: None, ..ApiError::of_generation(&error, "") }))?;
-        let api = Api::new(handle, &engine, handle.name()).sharing(&self.numbers, &self.responses, self.created);
-        let api = (self.of.api)(handle, api)?;
-        let totals = Some(Arc::clone(&api.totals));
-        Ok(ServedModel { routes: routes(api, (None, NOT_AN_EMBEDDER), (None, NOT_A_RERANKER)), totals })
+        let computes = match handle.placement().context.embeddings {
+            Some(pooling) => {
+                let embedder = (self.of.embedder)(handle.embedder().map_err(|error| named(error.into()))?);
+                // The pool has its own maximum of waiting requests.
+                Computes::Vectors(Embedding::new(handle.name(), embedder, self.of.requests), pooling)
+            }
+            None => {
+                let engine = (self.of.engine)(Engine::builder(handle)).start();
+                let of_model = |error| named(ApiError { param: None, ..ApiError::of_generation(&error, "") });
+                Computes::Texts(engine.map_err(of_model)?)
+            }
+        };
+        Ok(ServedModel { computes, routes: sync::Mutex::default() })
+    }
+
+    fn routes_of(&self, computes: &Computes, handle: &ModelHandle) -> Result<NamedRoutes, ApiError> {
+        let (routes, totals) = match computes {
+            Computes::Vectors(embedding, pooling) => {
+                let embedding = Embedding { name: handle.name().to_owned(), ..embedding.clone() };
+                (embedding_routes(embedding, *pooling == Pooling::Rank), None)
+            }
+            Computes::Texts(engine) => {
+                let api = Api::new(handle, engine, handle.name()).sharing(&self.numbers, &self.responses, self.created);
+                let api = (self.of.api)(handle, api)?;
+                let totals = Some(Arc::clone(&api.totals));
+                (routes(api, (None, NOT_AN_EMBEDDER), (None, NOT_A_RERANKER)), totals)
+            }
+        };
+        let (name, template) = (handle.name().to_owned(), handle.specification().template.clone());
+        Ok(NamedRoutes { name, template, routes, totals })
     }
 }
 
