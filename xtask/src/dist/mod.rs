@@ -86,14 +86,10 @@ pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
         glibc(&needs.versions)
     );
 
-    run(Command::new(dist).current_dir(&workspace.root).args([
-        "dist",
-        "build",
-        "--artifacts=local",
-        "--allow-dirty",
-        "--target",
-        TARGET,
-    ]))?;
+    // Build scripts read the variable. With another value than in `build`, the whole program would be compiled again.
+    let mut pack = Command::new(dist);
+    pack.current_dir(&workspace.root).env_remove("CARGO_MANIFEST_DIR");
+    run(pack.args(["dist", "build", "--artifacts=local", "--allow-dirty", "--target", TARGET]))?;
     let trial = Trial { model: workspace.root.join(trial::MODEL), runtime: runtime::archive_here(workspace)? };
     archive(workspace, &trial)?;
     // cargo-deb packs the program that is already built.
