@@ -1,7 +1,8 @@
 //! Output for people: text without control characters, columns, progress bars, and errors in one line.
 
+use std::error::Error;
 use std::fmt::Display;
-use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use console::{Alignment, measure_text_width, pad_str};
@@ -11,8 +12,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) fn print(text: &str) -> ExitCode {
     let shown = stdout().is_terminal().then(|| shown(text));
     match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: cannot write to stdout: ", &error),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: ", &unwritten(error)),
         _ => ExitCode::SUCCESS,
+    }
+}
+
+/// The error if something cannot be printed to stdout. If only the reader has closed the pipe, that is not a failure,
+/// and the error stays as it is.
+pub(crate) fn unwritten(error: io::Error) -> Box<dyn Error> {
+    match error.kind() {
+        ErrorKind::BrokenPipe => error.into(),
+        _ => format!("cannot write to stdout: {error}").into(),
     }
 }
 

@@ -137,7 +137,7 @@ fn in_ik_llama_cpp(id: u32) -> Option<String> {
         398 => Some("Q8_KV".to_owned()),
         200..400 => {
             let plain = id - 200;
-            Some(TensorType::from_id(plain).map(|ty| ty.name().to_owned()).or_else(|| in_ik_llama_cpp(plain))?)
+            TensorType::from_id(plain).map(|ty| ty.name().to_owned()).or_else(|| in_ik_llama_cpp(plain))
         }
         _ => None,
     };

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 use std::fmt::Display;
-use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::io::{self, IsTerminal, Write, stderr, stdout};
 use std::mem;
 
 use autoplace::chat::ReplyPart;
@@ -11,7 +11,7 @@ use autoplace::generate::{self, FinishReason};
 use console::Style;
 
 use crate::stop::Stop;
-use crate::terminal::shown;
+use crate::terminal::{shown, unwritten};
 
 /// Prints a line that is not part of an answer.
 pub(super) fn note(text: impl Display) {
@@ -35,15 +35,6 @@ pub(super) fn write(
     answer.end().map_err(unwritten)?;
     // If Ctrl-C stopped the answer, it may end with an error.
     if is_stopped { Ok(true) } else { outcome.map(|()| false) }
-}
-
-/// The error if an answer cannot be printed. If only the reader has closed the pipe, that is not a failure, and the
-/// error stays as it is.
-fn unwritten(error: io::Error) -> Box<dyn Error> {
-    match error.kind() {
-        ErrorKind::BrokenPipe => error.into(),
-        _ => format!("cannot write to stdout: {error}").into(),
-    }
 }
 
 /// If the answer is not complete, prints a note.

@@ -37,6 +37,7 @@ use crate::ask::CacheRam;
 use crate::files;
 use crate::stop::Stop;
 use crate::template;
+use crate::terminal::unwritten;
 
 /// The environment variable with the key. It is used if no argument sets the key.
 const KEY: &str = "AUTOPLACE_API_KEY";
@@ -202,9 +203,7 @@ pub(super) fn until_stopped<Ended: Future<Output = ()>>(
         let listener = tokio::net::TcpListener::from_std(listener)?;
         // Whoever started the server may have closed its stdout: the server runs all the same.
         match writeln!(stdout(), "listening on http://{}", listener.local_addr()?) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                return Err(format!("cannot write to stdout: {error}").into());
-            }
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(unwritten(error)),
             _ => {}
         }
         serve(listener, Box::pin(async move { stopped.notified().await })).await;
