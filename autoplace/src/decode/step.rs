@@ -110,9 +110,7 @@ impl Step<'_> {
         if is_steady {
             self.learn(took);
         }
-        if generates {
-            self.pace(generated, took, begun + took);
-        }
+        self.pace(generates, generated, took, begun + took);
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
             let took = only.statistics.generation_time.saturating_sub(before);
             self.model.counters().token(took, depth);
@@ -347,9 +345,10 @@ impl Step<'_> {
     /// of its tokens if its time will be measured.
     fn set_threads(&mut self, generates: bool, generated: Option<usize>) -> Result<(), Error> {
         self.model.counters().follow_processors();
-        let Some(pacer) = &*self.model.counters().pacer() else {
+        let Some(pacer) = &mut *self.model.counters().pacer() else {
             return Ok(());
         };
+        pacer.begins(generates, Instant::now());
         let one = pacer.threads(generated);
         let several = if generates { one } else { pacer.prompt() };
         self.lent.context.set_threads(one, several)?;
@@ -359,11 +358,14 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Records the time of a step without prompt tokens, which ended `now`. `tokens` is the number of its tokens if its
-    /// time can be compared with other steps. The pacer may then change the threads.
-    fn pace(&self, tokens: Option<usize>, took: Duration, now: Instant) {
+    /// Records a step that ended `now`, and its time if it `generates`, that is, has no prompt tokens. `tokens` is the
+    /// number of its tokens if its time can be compared with other steps. The pacer may then change the threads.
+    fn pace(&self, generates: bool, tokens: Option<usize>, took: Duration, now: Instant) {
         let mut pacer = self.model.counters().pacer();
-        let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took, now));
+        let change = pacer.as_mut().and_then(|pacer| {
+            pacer.ends(now);
+            generates.then(|| pacer.step(tokens, took, now))?
+        });
         drop(pacer);
         if let Some(change) = change {
             tracing::info!(target: "autoplace::generate", "{change}");

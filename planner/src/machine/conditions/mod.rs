@@ -101,6 +101,13 @@ impl RateConditions {
         self.disturbance() == 0
     }
 
+    /// The number of threads of other work just before, if this process's threads then waited for a core. `None` if
+    /// they hardly waited, or if the system does not report it. Waiting that a CPU quota causes does not count.
+    pub fn delayed_by(&self) -> Option<u32> {
+        let waited = self.clone().without_quota().waited?;
+        self.run_queue_before.filter(|&others| others > 0 && waited >= MIN_WAITED)
+    }
+
     /// The conditions without the effects of a CPU quota. They apply to the rates of a host whose plans take the quota
     /// into account: the measured runs are so short that the quota stops few of them.
     pub fn without_quota(mut self) -> Self {

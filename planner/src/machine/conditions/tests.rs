@@ -75,6 +75,19 @@ fn each_kind_of_other_work_disturbs_a_measurement_and_is_named() {
 }
 
 #[test]
+fn other_work_delays_this_process_only_if_its_threads_wait_for_a_core() {
+    // `/proc/loadavg` counts five threads besides the one that reads it.
+    assert_eq!(seen([50, 0, 25], 60, [0, 0], 0.0).delayed_by(), Some(5));
+    assert_eq!(seen([50, 0, 50], 10, [0, 0], 90.0).delayed_by(), None);
+    // A quota stops two threads for 60 % of the time.
+    assert_eq!(seen([20, 0, 20], 300, [300, 0], 0.0).delayed_by(), None);
+    assert_eq!(seen([20, 0, 20], 360, [300, 0], 0.0).delayed_by(), Some(5));
+    assert_eq!(RateConditions::default().delayed_by(), None);
+    let nobody_else = RateConditions { run_queue_before: Some(0), waited: Some(30), ..RateConditions::default() };
+    assert_eq!(nobody_else.delayed_by(), None);
+}
+
+#[test]
 fn under_a_quota_that_plans_know_only_other_work_disturbs_a_measurement() {
     // The quota stops two threads, on two cores, for 60 % of the time. They count as waiting.
     let stopped = seen([20, 0, 20], 300, [300, 0], 90.0);

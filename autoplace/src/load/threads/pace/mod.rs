@@ -7,6 +7,10 @@
 //! the window just before it, which has the same depth and the same weights. If a model is slow for another reason, it
 //! is just as slow with fewer threads, and the number of threads stays. docs/load-contract.md has the thresholds.
 //!
+//! A short text is over before a trial has repaid its cost. So the first prompt, and each prompt after a [`PAUSE`],
+//! chooses the number of threads for the steps after it: if other work delays the prompt, the text begins with the
+//! cores that are free.
+//!
 //! In a server, the number of tokens changes every few steps, and prompts are computed between them. So each size of
 //! steps has its own window, and the time between two trials is the time that passes, with prompts and pauses. If no
 //! trial can be completed for long, all threads generate again.
@@ -23,6 +27,9 @@ use crate::machine::ConditionsWatch;
 
 /// Duration of generation before the first trial on a quiet machine. A short text would gain nothing from a trial.
 const QUIET_START: Duration = Duration::from_secs(2);
+
+/// After a pause of this length, the other work may have changed.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A trial is followed by a pause of a hundred times its cost, within these bounds.
 const REPAY: f64 = 100.0;
@@ -51,6 +58,8 @@ pub(crate) struct Pacer {
     /// Whether a trial has run.
     has_tried: bool,
     company: Company,
+    /// When the last batch ended.
+    last_end: Option<Instant>,
     /// What is known about the steps of each size.
     sizes: Vec<Size>,
     trial: Option<Trial>,
@@ -66,29 +75,25 @@ pub(crate) struct Pacer {
     change: Option<GeneratingThreads>,
 }
 
-/// Whether other work shared the processors during the first window.
+/// Whether other work shares the processors.
 #[derive(Debug, Default)]
 enum Company {
-    /// Nothing was generated yet.
+    /// Nothing was computed yet.
     #[default]
     Unwatched,
-    Watched(ConditionsWatch),
+    /// A prompt is being computed.
+    Prompt(ConditionsWatch),
+    /// The first window after that prompt is being generated.
+    Window(ConditionsWatch),
     /// There was other work, or the system does not report the necessary counters.
     Possible,
     Absent,
 }
 
 impl Company {
-    /// Starts watching at the first step.
-    fn watch(&mut self) {
-        if matches!(self, Self::Unwatched) {
-            *self = Self::Watched(ConditionsWatch::begin());
-        }
-    }
-
-    /// Returns whether no other work ran in the first window. The first call, at the end of that window, decides.
+    /// Returns whether no other work ran until the end of the first window. The first call decides.
     fn is_absent(&mut self) -> bool {
-        if let Self::Watched(watch) = self {
+        if let Self::Prompt(watch) | Self::Window(watch) = self {
             let seen = watch.so_far();
             let is_reported = seen.waited.is_some() || seen.others.is_some();
             *self = if is_reported && seen.is_quiet() { Self::Absent } else { Self::Possible };
@@ -121,6 +126,57 @@ impl Pacer {
         Self { prompt, rungs, ..Self::default() }
     }
 
+    /// Called before each batch. `generates` is false if the batch has tokens of a prompt.
+    pub(crate) fn begins(&mut self, generates: bool, now: Instant) {
+        if self.rungs.len() < 2 {
+            return;
+        }
+        let is_pause = self.last_end.is_some_and(|end| now.saturating_duration_since(end) >= PAUSE);
+        let is_new = matches!(self.company, Company::Unwatched);
+        if !generates && (is_new || is_pause) {
+            self.company = Company::Prompt(ConditionsWatch::begin());
+        } else if is_new {
+            self.company = Company::Window(ConditionsWatch::begin());
+        } else if generates && matches!(self.company, Company::Prompt(_)) {
+            self.start(now);
+        }
+    }
+
+    /// Called after each batch, which ended `now`.
+    pub(crate) fn ends(&mut self, now: Instant) {
+        self.last_end = Some(now);
+    }
+
+    /// Chooses the number of threads of the first step after a prompt.
+    fn start(&mut self, now: Instant) {
+        let Company::Prompt(watch) = std::mem::take(&mut self.company) else { return };
+        let seen = watch.so_far();
+        let start = self.rung_beside(seen.delayed_by().unwrap_or(0));
+        if start > 0 {
+            self.company = Company::Possible;
+            // If earlier trials chose even fewer threads, the next trial decides.
+            if self.at <= start {
+                self.begin_anew(start);
+                // A trial of more threads waits, as after a change, so that a short text does not pay for it.
+                self.put_off(0.0, now);
+            }
+        } else {
+            self.company = Company::Window(watch);
+            if self.at > 0 && seen.waited.is_some() {
+                self.begin_anew(0);
+            }
+        }
+    }
+
+    /// The rung with as many threads as there are cores without other work, if `others` threads of other work need a
+    /// core each. At least half of the threads: a fair share beside a program that uses all cores.
+    fn rung_beside(&self, others: u32) -> usize {
+        let cores = self.rungs[0];
+        let half = self.rungs.iter().rposition(|&rung| 2 * rung >= cores).unwrap_or(0);
+        let free = self.rungs.iter().position(|&rung| rung + others <= cores);
+        free.map_or(half, |free| free.min(half))
+    }
+
     /// The number of threads for a step that generates `tokens` tokens; `None` for steps that are not measured.
     pub(crate) fn threads(&self, tokens: Option<usize>) -> u32 {
         let is_measured = |trial: &&Trial| tokens.is_some_and(|tokens| size_of(tokens) == trial.size);
@@ -144,7 +200,6 @@ impl Pacer {
         if self.rungs.len() < 2 {
             return None;
         }
-        self.company.watch();
         if let Some(trial) = self.trial.take_if(|trial| trial.is_stale(now)) {
             self.put_off(trial.cost(), now);
             if tokens.map(size_of) == Some(trial.size) {
@@ -160,7 +215,9 @@ impl Pacer {
             let (steps, time) = self.overdue;
             self.overdue = (steps + 1, time + took);
             if steps >= OVERDUE_STEPS && time >= OVERDUE {
-                self.begin_anew();
+                // Other work may still be there, so the first trial runs after the first window.
+                self.company = Company::Possible;
+                self.begin_anew(0);
             }
         }
         change
@@ -200,7 +257,10 @@ impl Pacer {
         if begins && self.trial.is_none() {
             self.has_tried = true;
             known.trial_begins(seen);
-            self.trial = Some(Trial::new((self.at, self.rungs.len()), size, seen, is_first, now));
+            // If the text began with fewer threads, a trial of more threads is put off.
+            let rung = if is_first { self.at + 1 } else { usize::from(self.at == 0) };
+            let is_any = rung < self.rungs.len();
+            self.trial = is_any.then(|| Trial::new((self.at, self.rungs.len()), rung, size, seen, is_first, now));
         }
     }
 
@@ -241,11 +301,11 @@ impl Pacer {
         self.next_trial = Some(now + wait.max(Duration::from_secs_f64(cost * MIN_REPAY)));
     }
 
-    /// Forgets what was measured, so that all threads generate as after a load. Other work may still be there, so the
-    /// first trial runs after the first window.
-    fn begin_anew(&mut self) {
+    /// Forgets what was measured, and generates with the threads of the rung `at`.
+    fn begin_anew(&mut self, at: usize) {
         let (prompt, rungs) = (self.prompt, std::mem::take(&mut self.rungs));
-        *self = Self { prompt, rungs, company: Company::Possible, ..Self::default() };
+        let (company, last_end) = (std::mem::take(&mut self.company), self.last_end);
+        *self = Self { prompt, rungs, at, company, last_end, ..Self::default() };
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tests on scripted machines: the duration of a step with each number of threads is given, and no clock runs.
 
+use std::fs;
+
 use proptest::prelude::*;
 
 use super::window::WINDOW;
@@ -383,6 +385,102 @@ fn a_short_text_beside_other_work_keeps_the_threads_of_its_first_change() {
     // 60 tokens end before the next trial.
     assert_eq!(rig.go(Duration::from_millis(600), machine), []);
     assert_eq!(rig.steps[2], with_two);
+}
+
+/// The rig after a prompt whose thread waited for a core for `waited` seconds while `others` threads of other programs
+/// ran.
+fn after_a_prompt(mut rig: Rig, others: u32, waited: u64) -> Rig {
+    let now = rig.origin + rig.clock;
+    let root = tempfile::tempdir().unwrap();
+    let counters = |waited: u64| {
+        let thread = root.path().join("proc/self/task/7");
+        fs::create_dir_all(&thread).unwrap();
+        fs::write(thread.join("schedstat"), format!("1 {} 1\n", waited * 1_000_000_000)).unwrap();
+        fs::write(root.path().join("proc/loadavg"), format!("0.0 0.0 0.0 {}/99 7\n", others + 1)).unwrap();
+    };
+    counters(0);
+    rig.pacer.company = Company::Prompt(ConditionsWatch::begin_under(root.path()));
+    rig.pacer.begins(false, now);
+    counters(waited);
+    rig.pacer.begins(true, now);
+    rig
+}
+
+#[test]
+fn a_text_whose_prompt_waited_for_cores_begins_with_the_free_ones_or_half() {
+    let cases = [
+        (2, 0, 2),
+        (2, 1, 1),
+        (2, 5, 1),
+        // A single one of three cores is less than half.
+        (3, 1, 3),
+        (4, 1, 3),
+        (4, 2, 2),
+        (6, 2, 3),
+        (16, 1, 15),
+        (16, 7, 8),
+        (16, 40, 8),
+    ];
+    for (cores, others, expected) in cases {
+        let threads = |waited| after_a_prompt(Rig::cores(cores), others, waited).pacer.threads(Some(1));
+        // The prompt takes much less than a thousand seconds.
+        assert_eq!((threads(0), threads(1000)), (cores, expected), "{others} beside {cores} cores");
+    }
+    let asked = after_a_prompt(Rig::on(4, ThreadBasis::Asked), 4, 1000);
+    assert_eq!(asked.pacer.threads(Some(1)), 4);
+}
+
+#[test]
+fn a_short_text_whose_prompt_waited_for_cores_tries_no_more_threads() {
+    let machine = |threads: u32| if threads == 1 { 10_000_000 } else { 16_000_000 };
+    let mut rig = after_a_prompt(Rig::cores(2), 2, 1000);
+    assert_eq!(rig.go(Duration::from_millis(600), machine), []);
+    assert_eq!(rig.steps, [0, 60, 0]);
+    // A long text tries them, and more threads are used as soon as they are faster.
+    assert_eq!(rig.go(seconds(10), machine), []);
+    assert_ne!(rig.steps[2], 0);
+    assert_eq!(rig.go(MAX_WAIT_OF_FEWER + seconds(1), quiet), [(1, 2)]);
+}
+
+#[test]
+fn a_prompt_after_a_pause_chooses_anew() {
+    let mut rig = Rig::new();
+    let now = |rig: &Rig| rig.origin + rig.clock;
+    let is_watched = |rig: &Rig| matches!(rig.pacer.company, Company::Prompt(_));
+    rig.pacer.ends(now(&rig));
+    for (pause, generates, is_new) in [(PAUSE / 2, false, false), (PAUSE, true, false), (PAUSE, false, true)] {
+        rig.clock += pause;
+        rig.pacer.begins(generates, now(&rig));
+        assert_eq!(is_watched(&rig), is_new, "{pause:?}, {generates}");
+        rig.pacer.ends(now(&rig));
+    }
+    // Other work has come.
+    let mut rig = after_a_prompt(rig, 2, 1000);
+    assert_eq!(rig.pacer.threads(Some(1)), 1);
+    assert_eq!(rig.go(Duration::from_millis(900), busy), []);
+    // It has gone again.
+    let mut rig = after_a_prompt(rig, 2, 0);
+    assert_eq!(rig.pacer.threads(Some(1)), 2);
+    assert_eq!(rig.go(Duration::from_millis(900), quiet), []);
+}
+
+#[test]
+fn after_a_pause_beside_other_work_fewer_threads_are_kept() {
+    let mut rig = Rig::cores(16);
+    // Two programs with a thread each, and four threads are the fastest.
+    let machine = |threads: u32| if threads > 4 { 100_000_000 } else { 160_000_000 / u64::from(threads) };
+    rig.go(seconds(10), machine);
+    assert_eq!(rig.pacer.threads(Some(1)), 4);
+    let rig = after_a_prompt(rig, 2, 1000);
+    assert_eq!(rig.pacer.threads(Some(1)), 4);
+}
+
+#[test]
+fn a_text_whose_prompt_waited_for_cores_tries_fewer_threads_at_once() {
+    let mut rig = after_a_prompt(Rig::cores(16), 1, 1000);
+    // Eight threads are the fastest, although a single other thread was seen.
+    let machine = |threads: u32| if threads > 8 { 100_000_000 } else { 160_000_000 / u64::from(threads) };
+    assert_eq!(rig.go(seconds(1), machine), [(15, 8)]);
 }
 
 #[test]

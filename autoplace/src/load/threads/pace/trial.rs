@@ -42,11 +42,17 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Begins a trial of the other rungs after a window at the rung `at`, which ends `now` with `before` seconds per
-    /// step.
-    pub(super) fn new((at, rungs): (usize, usize), size: usize, before: f64, is_first: bool, now: Instant) -> Self {
-        let (rung, seen) = (usize::from(at == 0), vec![(at, before)]);
-        let window = Window::default();
+    /// Begins a trial of `rung` and of the other rungs after it. The window before it was at the rung `at`, ended
+    /// `now`, and had `before` seconds per step.
+    pub(super) fn new(
+        (at, rungs): (usize, usize),
+        rung: usize,
+        size: usize,
+        before: f64,
+        is_first: bool,
+        now: Instant,
+    ) -> Self {
+        let (seen, window) = (vec![(at, before)], Window::default());
         Self { size, rung, rungs, at, seen, window, last: now, others: 0, cost: 0.0, is_first }
     }
 
