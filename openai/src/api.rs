@@ -1,5 +1,6 @@
 //! A named model behind the API.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -38,6 +39,8 @@ pub struct Api {
     model: Model,
     pub(super) engine: Engine,
     name: String,
+    /// Further names that requests may use.
+    aliases: Vec<String>,
     /// The template, or the reason why there is none.
     template: Result<ChatTemplate, Arc<chat::Error>>,
     created: u64,
@@ -71,6 +74,7 @@ impl Api {
             model: model.clone(),
             engine: engine.clone(),
             name: name.into(),
+            aliases: Vec::new(),
             template: shipped().map_err(Arc::new),
             created: now(),
             requests: Arc::default(),
@@ -94,6 +98,14 @@ impl Api {
     pub(super) fn sharing(mut self, requests: &Arc<AtomicU64>, responses: &Arc<Store>, created: u64) -> Self {
         (self.requests, self.responses, self.created) = (Arc::clone(requests), Arc::clone(responses), created);
         self.is_routed = true;
+        self
+    }
+
+    /// Adds another name for the model. Requests may use any of its names. Answers contain the name that was given to
+    /// [`new`](Self::new).
+    #[must_use]
+    pub fn alias(mut self, name: impl Into<String>) -> Self {
+        self.aliases.push(name.into());
         self
     }
 
@@ -331,7 +343,7 @@ impl Api {
     }
 
     fn check_name(&self, asked: Option<&str>) -> Result<(), ApiError> {
-        if self.is_routed { Ok(()) } else { check_name(asked, &self.name) }
+        if self.is_routed { Ok(()) } else { check_name(asked, &self.name, &self.aliases) }
     }
 
     fn tokens(&self, prompt_name: &str) -> Result<Arc<TokenTable>, ApiError> {
@@ -413,11 +425,18 @@ impl Api {
         self.model.placement().context.n_seq_max as usize
     }
 
-    /// Answers `GET /v1/models`: lists this model, and these further names.
+    /// Answers `GET /v1/models`: lists this model, and these further models. The `aliases` of a model are all its
+    /// names, as in llama-server.
     pub fn models(&self, others: &[&str]) -> Value {
-        let others = others.iter().copied().filter(|other| *other != self.name);
-        let all = std::iter::once(&*self.name).chain(others);
-        let model = |name| json!({"id": name, "object": "model", "created": self.created, "owned_by": "autoplace"});
+        let names: BTreeSet<&str> = [&self.name].into_iter().chain(&self.aliases).map(String::as_str).collect();
+        let others = others.iter().copied().filter(|other| !names.contains(other));
+        let others: Vec<_> = others.map(|other| (other, BTreeSet::from([other]))).collect();
+        let all = std::iter::once((&*self.name, names)).chain(others);
+        let model = |(name, names): (&str, BTreeSet<&str>)| {
+            json!({
+                "id": name, "aliases": names, "object": "model", "created": self.created, "owned_by": "autoplace",
+            })
+        };
         json!({"object": "list", "data": all.map(model).collect::<Value>()})
     }
 }
@@ -427,11 +446,13 @@ pub(super) fn no_response(id: &str) -> ApiError {
 }
 
 /// Checks the model's name in a request, if there is one.
-pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError> {
+pub(super) fn check_name(asked: Option<&str>, name: &str, aliases: &[String]) -> Result<(), ApiError> {
+    let is_named = |asked: &str| asked == name || aliases.iter().any(|alias| alias == asked);
     match asked {
         // Some clients send an empty name if the user has set none.
-        Some(asked) if asked != name && !asked.is_empty() => {
-            let message = format!("the model `{asked}` does not exist: this server's model is `{name}`");
+        Some(asked) if !asked.is_empty() && !is_named(asked) => {
+            let also: String = aliases.iter().map(|alias| format!(" or `{alias}`")).collect();
+            let message = format!("the model `{asked}` does not exist: this server's model is `{name}`{also}");
             Err(ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") })
         }
         _ => Ok(()),

@@ -59,7 +59,7 @@ impl EmbeddingRequest {
         let object = reading::object(&body)?;
         let Body { model, encoding_format, dimensions, truncate, truncate_prompt_tokens, embd_normalize } =
             object.part()?;
-        check_name(model.as_deref(), name)?;
+        check_name(model.as_deref(), name, &[])?;
         if truncate_prompt_tokens.is_some_and(|tokens| tokens != -1) {
             let message =
                 "the only supported value of `truncate_prompt_tokens` is -1, which means as many as the model takes";

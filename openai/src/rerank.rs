@@ -55,7 +55,7 @@ impl RerankRequest {
         let body = reading::with_integers(body);
         let object = reading::object(&body)?;
         let Body { model, query, top_n, return_documents, return_text } = object.part()?;
-        check_name(model.as_deref(), name)?;
+        check_name(model.as_deref(), name, &[])?;
         parameters::refuse(&object, &REFUSED, ": documents are whole")?;
         let (name_of_documents, given) = match (object.get("documents"), object.get("texts")) {
             (Some(_), Some(_)) => return Err(ApiError::given_twice("texts", "documents")),

@@ -225,6 +225,11 @@ fn llama_cpps_command_lines_become_ours() {
         ("chat a --chat-template-file deepseek", "chat a --template=deepseek"),
         ("run a -s -1 -s 42 x", "run a --seed=42 x"),
         ("serve a -a ' b ' --api-key k", "serve a --alias=b --api-key=k"),
+        (
+            r#"serve a -a 'c, b,' --alias d --api-key 'k,,"l,m"' --api-key-file f --api-key-file g"#,
+            "serve a --alias=c --alias=b --alias=d --api-key=k --api-key=l,m --api-key-file=f --api-key-file=g",
+        ),
+        ("serve a --sse-ping-interval 30", "serve a"),
         ("serve a --cors-origins 'http://a, http://b'", "serve a --allow-origin=http://a --allow-origin=http://b"),
         ("plan a -sm none -mg 1", "plan a --split-mode=none --main-gpu=1"),
         ("plan a -sm layer -ts 3,1 -ot 'exps=CPU'", "plan a --tensor-split=3,1 --override-tensor=exps=CPU"),
@@ -311,10 +316,9 @@ fn all_unsupported_flags_are_refused_by_name_at_once() {
         ("run a —ngl=5 −c 512", &["—ngl=5: write -ngl=5, with `-`", "−c: write -c, with `-`"]),
         ("plan a --kv-unified=maybe -nkvo=2", &["--kv-unified: `maybe` is not on or off", "-nkvo: `2` is not"]),
         ("plan a --no-host", &["--no-host: a plan counts"]),
-        ("serve a -a b,c", &["-a: `b` and `c` are two names"]),
-        ("serve a --api-key k,l", &["--api-key: a comma separates keys"]),
-        ("serve a --api-key ''", &["--api-key: the key is missing"]),
+        ("serve a -a , --api-key ''", &["-a: the name is missing", "--api-key: the key is missing"]),
         ("serve a --cors-origins http://a,localhost", &["--cors-origins: `localhost`"]),
+        ("serve a --sse-ping-interval -1", &["--sse-ping-interval: a stream has a comment after 15 seconds"]),
         (
             "run a --imatrix f --pure --merge -H x",
             &["--imatrix: llama-quantize", "--pure: llama-q", "--merge: llama-g", "-H: "],
@@ -353,6 +357,9 @@ fn all_unsupported_flags_are_refused_by_name_at_once() {
     assert_eq!(ours, "plan a --ngl=5");
     assert_eq!(left_out.len(), 4, "{left_out:?}");
     assert!(left_out[0].starts_with("--temp does not affect placement"));
+    // A list is one flag, also if it becomes several of ours.
+    assert_eq!(words("run a --api-key k,l").unwrap_err(), "--api-key: `autoplace serve` takes it, not run");
+    assert_eq!(words("plan a --api-key k,l").unwrap().1.len(), 1);
 }
 
 /// Each flag is passed alone. clap must never get a flag that it does not know, and no flag may be dropped silently.

@@ -9,6 +9,7 @@ mod context;
 #[cfg(test)]
 mod document;
 mod drafts;
+mod lists;
 mod placing;
 mod sampling;
 mod serving;
@@ -16,6 +17,7 @@ mod texts;
 mod tools;
 mod words;
 
+pub(crate) use lists::{api_keys, api_keys_in_file};
 pub(crate) use words::Words;
 
 /// One flag, with its spellings, its value, and our equivalent.
@@ -186,21 +188,4 @@ pub(crate) fn is_yes(value: &str) -> bool {
 /// As `is_falsey` in common/arg.cpp.
 pub(crate) fn is_no(value: &str) -> bool {
     ["off", "disabled", "false", "0"].contains(&value)
-}
-
-/// The entries of a list, which are separated by commas. As in common/arg.cpp (`parse_csv_row`), an entry in quotation
-/// marks may contain commas, and two quotation marks in it stand for one.
-fn entries(list: &str) -> Vec<String> {
-    let (mut entries, mut entry, mut is_quoted) = (Vec::new(), String::new(), false);
-    let mut letters = list.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if is_quoted && letters.next_if_eq(&'"').is_none() => is_quoted = false,
-            '"' if !is_quoted && entry.is_empty() => is_quoted = true,
-            ',' if !is_quoted => entries.push(std::mem::take(&mut entry)),
-            letter => entry.push(letter),
-        }
-    }
-    entries.push(entry);
-    entries
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::lists::entries;
 use super::{Here, Row, Value};
 
 const VIDEO: &str = "images and sounds are read, but not videos";
@@ -70,7 +71,7 @@ pub(super) const ROWS: &[Row] = &[
 /// Writes one of our flags for each entry of a list. If there is a file whose name is the whole list, the list is a
 /// single entry.
 fn each(flag: &str, list: &str) -> Vec<String> {
-    let entries = if Path::new(list).exists() { vec![list.to_owned()] } else { super::entries(list) };
+    let entries = if Path::new(list).exists() { vec![list.to_owned()] } else { entries(list) };
     entries.into_iter().map(|entry| format!("{flag}={entry}")).collect()
 }
 

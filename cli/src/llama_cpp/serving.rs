@@ -1,6 +1,7 @@
 //! Flags of `llama-server`.
 
 use super::Row;
+use super::lists::api_keys;
 
 const AS_MANY_AS_FIT: &str = "as many models are loaded as fit, and others make room (docs/pool.md)";
 const NO_UI: &str =
@@ -15,9 +16,9 @@ pub(super) const ROWS: &[Row] = &[
         .library("the listener is the application's: `.serve(listener, stop)` of a `Server`"),
     Row::flag(&["--port"], &["--port"]).library("the same"),
     Row::refused_switch(&["--reuse-port"], "a port has one server").library("the same"),
-    Row::reads(&["-a", "--alias"], alias, "`--alias`; several names are refused: a model of pool.toml has `aliases`")
-        .library("the name in `Api::new`"),
-    Row::reads(&["--api-key"], api_key, "`--api-key`; several keys are refused").library("`.key(k)` of a `Server`"),
+    Row::reads(&["-a", "--alias"], alias, "`--alias NAME` for each")
+        .library("the name in `Api::new`, and `Api::alias` for each further name"),
+    Row::reads(&["--api-key"], api_key, "`--api-key KEY` for each").library("`.key(k)` of a `Server` for each"),
     Row::flag(&["--api-key-file"], &["--api-key-file"]).library("the same"),
     Row::flag(&["-to", "--timeout"], &["--timeout"]).library("`.timeout(t)` of a `Server`"),
     Row::reads(&["--cors-origins"], origins, "`--allow-origin` for each; `*` and `localhost` are refused: any page, or any page of this machine, could use it")
@@ -39,7 +40,11 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::refused(&["--mtmd-batch-max-tokens"], "each image is encoded alone"),
     Row::refused(&["--threads-http"], "connections have no threads of their own"),
-    Row::only(&["--sse-ping-interval"], &["-1"], "no pings are sent: a client may wait as long as it likes"),
+    Row::reads(
+        &["--sse-ping-interval"],
+        ping_interval,
+        "`15` and more: *already so*. Less, and `-1`, *no*: a stream has a comment after 15 seconds without an event",
+    ),
     Row::always([&["--metrics"], &[]], "/metrics is always on, and needs the key")
         .library("`.metrics()` of an `Engine`"),
     Row::refused_switch(&["--props"], "the settings that /props shows are set when the server starts"),
@@ -120,24 +125,27 @@ fn origins(list: &str) -> Result<Vec<String>, String> {
     origins.collect()
 }
 
-/// Translates a name. llama.cpp's flag may have several names, separated by commas.
-fn alias(names: &str) -> Result<Vec<String>, String> {
-    let mut all = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-    match (all.next(), all.next()) {
-        (Some(name), None) => Ok(vec![format!("--alias={name}")]),
-        (None, _) => Err("the name is missing".to_owned()),
-        (Some(first), Some(second)) => Err(format!(
-            "`{first}` and `{second}` are two names: a model has one, and `aliases` in the file of --models"
-        )),
+/// Accepts an interval that is no shorter than our server's (`PING` of the crate `openai`): a client that waits this
+/// long for a sign of life gets one. A number that is not positive would turn the comments off.
+fn ping_interval(seconds: &str) -> Result<Vec<String>, String> {
+    match seconds.parse::<i64>() {
+        Ok(15..) => Ok(Vec::new()),
+        _ => Err("a stream has a comment after 15 seconds without an event (accepted: 15 and more)".to_owned()),
     }
 }
 
-/// Translates a key. llama.cpp's flag may have several keys, separated by commas.
+/// Translates names, which are separated by commas.
+fn alias(names: &str) -> Result<Vec<String>, String> {
+    let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    at_least_one(names.map(|name| format!("--alias={name}")), "the name is missing")
+}
+
+/// Translates keys, which are separated by commas.
 fn api_key(keys: &str) -> Result<Vec<String>, String> {
-    let mut all = super::entries(keys).into_iter().filter(|key| !key.is_empty());
-    match (all.next(), all.next()) {
-        (Some(key), None) => Ok(vec![format!("--api-key={key}")]),
-        (None, _) => Err("the key is missing".to_owned()),
-        (Some(_), Some(_)) => Err("a comma separates keys, and the server has one key".to_owned()),
-    }
+    at_least_one(api_keys(keys).map(|key| format!("--api-key={key}")), "the key is missing")
+}
+
+fn at_least_one(words: impl Iterator<Item = String>, missing: &str) -> Result<Vec<String>, String> {
+    let words: Vec<String> = words.collect();
+    if words.is_empty() { Err(missing.to_owned()) } else { Ok(words) }
 }

@@ -252,13 +252,21 @@ impl Words {
             match verbs.is_empty() {
                 true => self.refused.push(format!("{name}: no verb of this program accepts it")),
                 false if verb == "plan" => {
-                    self.left_out.push(format!("{name} does not affect placement, and is left out"));
+                    push_once(&mut self.left_out, format!("{name} does not affect placement, and is left out"));
                 }
                 false => {
-                    self.refused.push(format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `")));
+                    let refused = format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `"));
+                    push_once(&mut self.refused, refused);
                 }
             }
         }
+    }
+}
+
+/// Adds a message, unless it is there already: a list becomes several words of one flag.
+fn push_once(messages: &mut Vec<String>, message: String) {
+    if !messages.contains(&message) {
+        messages.push(message);
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use super::seen::{Program, file_name};
+use crate::llama_cpp::{api_keys, api_keys_in_file};
 
 /// The default ports of llama-server: 9931 since v0.8.0 (common.h, `common_params`), and 8080 before.
 const LLAMA_SERVER_PORTS: [&str; 2] = ["9931", "8080"];
@@ -185,18 +186,17 @@ impl Process {
         ports.into_iter().map(|port| format!("http://{host}:{port}")).collect()
     }
 
-    /// The key that llama-server requires before it shows its slots.
+    /// A key with which llama-server shows its slots: the first of its keys.
     pub(super) fn key(&self) -> Option<String> {
         if self.program() != Some(Program::LlamaServer) {
             return None;
         }
-        let said = self.value(&["--api-key"]).or(self.variable("LLAMA_API_KEY"));
-        let said = said.map(str::to_owned).or_else(|| {
+        let lists = [self.value(&["--api-key"]), self.variable("LLAMA_API_KEY")];
+        lists.into_iter().flatten().flat_map(api_keys).next().or_else(|| {
             let file = self.value(&["--api-key-file"]).or(self.variable("LLAMA_ARG_API_KEY_FILE"))?;
-            fs::read_to_string(self.path(file)).ok()
-        })?;
-        let mut keys = said.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
-        keys.next().map(str::to_owned)
+            let text = fs::read_to_string(self.path(file)).ok()?;
+            api_keys_in_file(&text).next().map(|(_, key)| key.to_owned())
+        })
     }
 
     /// A path of the program, as this process can open it. A relative path begins at the program's folder, and a path
@@ -298,11 +298,12 @@ mod tests {
     #[test]
     fn a_key_is_the_first_of_those_in_a_file_too() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("keys"), "\nabc\ndef\n").unwrap();
+        std::fs::write(folder.path().join("keys"), "# for the phone\n\nabc\ndef\n").unwrap();
         let mut server = process("llama-server --api-key-file=keys", &[]);
         server.folder = Some(folder.path().to_owned());
         assert_eq!(server.key().as_deref(), Some("abc"));
         assert_eq!(process("llama-server --api-key a,b", &[]).key().as_deref(), Some("a"));
+        assert_eq!(process("llama-server --api-key ,", &["LLAMA_API_KEY=\"c,d\",e"]).key().as_deref(), Some("c,d"));
         assert_eq!(process("ollama serve --api-key a", &[]).key(), None);
     }
 }

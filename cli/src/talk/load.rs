@@ -73,20 +73,20 @@ impl LoadArgs {
     }
 
     /// The prompt store; `None` if there is none. `usual` is its memory, if neither a flag nor the plan sets it.
-    /// `owner` is the key that identifies the owner of the texts.
-    pub(super) fn store(&self, usual: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
+    /// `keys` are the server's keys, which identify the owner of the texts.
+    pub(super) fn store(&self, usual: CacheRam, keys: &[String]) -> Result<Option<PromptStore>, Box<dyn Error>> {
         let planned =
             self.plan.as_ref().map(|file| Ok::<_, SavedPlanError>(SavedPlan::read(file)?.request.prompt_store));
         let usual = match planned.transpose()? {
             None | Some(0) => usual,
             Some(bytes) => CacheRam::Bytes(bytes),
         };
-        self.store.open(self.ask.cache_ram.unwrap_or(usual), owner)
+        self.store.open(self.ask.cache_ram.unwrap_or(usual), keys)
     }
 
     /// The prompt stores of several models.
-    pub(super) fn pool_stores(&self, owner: Option<&str>) -> Result<PoolStores, &'static str> {
-        self.store.of_pool(self.ask.cache_ram, owner)
+    pub(super) fn pool_stores(&self, keys: &[String]) -> Result<PoolStores, &'static str> {
+        self.store.of_pool(self.ask.cache_ram, keys)
     }
 
     /// Loads the model and prints its placement; `None` if Ctrl-C ended the load. `more` can add settings to the load.
@@ -197,7 +197,7 @@ mod tests {
             let plan = Planner::new(&profile, &machine).request(request.clone()).plan().unwrap();
             SavedPlan::new(plan, request, &header).unwrap().write(&file).unwrap();
             let read = Program::try_parse_from(["autoplace", "m.gguf", "--plan", file.to_str().unwrap()]).unwrap();
-            let store = read.load.store(CacheRam::Off, None).unwrap();
+            let store = read.load.store(CacheRam::Off, &[]).unwrap();
             store.map(|store| store.options().memory())
         };
         assert_eq!(memory(mib(100)), Some(mib(100)));

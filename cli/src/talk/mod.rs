@@ -132,7 +132,7 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
         let problem = "the model has no chat template: --template names its family, one of";
         return Err(format!("{problem} {families}, or a file").into());
     }
-    let store = args.load.store(CacheRam::Off, None)?;
+    let store = args.load.store(CacheRam::Off, &[])?;
     let more = |builder: ModelBuilder| {
         let builder = args.load.projector.set(args.drafts.load(builder), projector.as_deref());
         store.iter().cloned().fold(builder, ModelBuilder::prompt_store)

@@ -56,9 +56,9 @@ impl PoolArgs {
 }
 
 /// Serves the models until Ctrl-C.
-pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener) -> Result<ExitCode, Box<dyn Error>> {
+pub(super) fn serve(args: &ServeArgs, keys: Vec<String>, listener: TcpListener) -> Result<ExitCode, Box<dyn Error>> {
     let running = Arc::new(Mutex::new(None::<Pool>));
-    let sources = Arc::new(Sources::new(args, args.load.pool_stores(key.as_deref())?));
+    let sources = Arc::new(Sources::new(args, args.load.pool_stores(&keys)?));
     let (heard, read) = (Arc::clone(&running), Arc::clone(&sources));
     let stop = Stop::listen_and_on_hangup(move || read_again(&read, &heard))?;
     let find = |name: &str, wanted: &Wanted, request: &Request| args.load.source.files_of(name, wanted, request, &stop);
@@ -95,7 +95,7 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         .embedders(move |embedder| embedder.normalize(normalization))
         .requests(requests.min(MAX_REQUESTS))
         .page(pool_page::html);
-    let server = args.access(server, key)?;
+    let server = args.access(server, keys)?;
     let ended = until_stopped(listener, &stop, |listener, stop| server.serve(listener, stop));
     // This drops the last handle of the pool, and so the models are unloaded.
     drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -2,6 +2,8 @@
 //! unless `--host` sets another address. An address that other machines can reach requires a key. It logs a line of
 //! JSON to stderr for each request.
 
+use std::collections::BTreeSet;
+use std::env::VarError;
 use std::error::Error;
 use std::io::{ErrorKind, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -22,7 +24,7 @@ use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, 
 use autoplace_openai::Api;
 #[cfg(feature = "media")]
 use autoplace_openai::MediaHosts;
-use autoplace_openai::server::{HeaderValue, Server};
+use autoplace_openai::server::{HeaderValue, Server, check_key};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tokio::sync::Notify;
 
@@ -35,12 +37,18 @@ use super::source::Files;
 use super::texts::ShiftArgs;
 use crate::ask::CacheRam;
 use crate::files;
+use crate::llama_cpp::{api_keys, api_keys_in_file};
 use crate::stop::Stop;
 use crate::template;
 use crate::terminal::unwritten;
 
-/// The environment variable with the key. It is used if no argument sets the key.
-const KEY: &str = "AUTOPLACE_API_KEY";
+/// The environment variable with the keys. It is used if no argument sets a key.
+const KEYS: &str = "AUTOPLACE_API_KEY";
+
+/// The variables in which llama-server finds its keys, and the file with its keys. They are used if nothing else sets a
+/// key: a server that ignored them would admit everybody.
+const LLAMA_KEYS: &str = "LLAMA_API_KEY";
+const LLAMA_KEY_FILE: &str = "LLAMA_ARG_API_KEY_FILE";
 
 /// The arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -64,9 +72,10 @@ pub(crate) struct ServeArgs {
     /// images are data URLs]
     #[arg(long, value_name = "HOST")]
     allow_media_host: Vec<String>,
-    /// The model's name for clients [default: the file's name]
-    #[arg(short, long, value_name = "NAME")]
-    alias: Option<String>,
+    /// The model's names for clients, separated by commas. As in llama-server, answers have the name that is first in
+    /// the alphabet [default: the file's name]
+    #[arg(short, long, value_name = "NAME,..")]
+    alias: Vec<String>,
     /// GGUF file of a model for embeddings; its name is the file's
     #[arg(long, value_name = "FILE")]
     pub(super) embed: Option<PathBuf>,
@@ -92,13 +101,13 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 chooses a free port
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// File of the key that requests must contain (`Authorization: Bearer KEY`, or `x-api-key: KEY`) [default: the
-    /// variable AUTOPLACE_API_KEY, if set]
+    /// File of keys, one in each line. A request must contain one of them (`Authorization: Bearer KEY`, or `x-api-key:
+    /// KEY`) [default: the keys in the variable AUTOPLACE_API_KEY, if set]
     #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
-    /// The key itself, visible in the list of processes
-    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
-    api_key: Option<String>,
+    api_key_file: Vec<PathBuf>,
+    /// The keys themselves, separated by commas, visible in the list of processes
+    #[arg(long, value_name = "KEY,..")]
+    api_key: Vec<String>,
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
     #[command(flatten)]
@@ -128,12 +137,12 @@ pub(crate) struct ServeArgs {
 
 /// Serves a model until Ctrl-C, and then lets the running requests finish. A second Ctrl-C ends them.
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let key = args.key()?;
+    let keys = args.keys()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|error| format!("cannot listen on {address}: {error}"))?;
     listener.set_nonblocking(true)?;
     if args.pool.is_meant() {
-        return pool::serve(args, key, listener);
+        return pool::serve(args, keys, listener);
     }
     let stop = Stop::listen()?;
     let request = args.request();
@@ -147,14 +156,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let reranking =
         args.reranker.as_deref().map(|file| Ok::<_, Box<dyn Error>>((name_of(file), args.reranking(file)?)));
     let reranking = reranking.transpose()?;
-    let store = args.load.store(CacheRam::Auto, key.as_deref())?;
+    let store = args.load.store(CacheRam::Auto, &keys)?;
     let more = |builder: ModelBuilder| {
         let builder = args.load.projector.set(builder.isolation(args.isolation()), projector.as_deref());
         store.iter().cloned().fold(builder, ModelBuilder::prompt_store)
     };
     let Some(model) = args.load.load(&path, request, &stop, more)? else { return Ok(ExitCode::from(130)) };
     let engine = args.engine().set(Engine::builder(&model)).start()?;
-    let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
+    let (name, aliases) = args.names(&path);
+    let mut api = aliases.into_iter().fold(Api::new(&model, &engine, name), Api::alias);
     api = api.sampling(args.sampling.over(model.sampling(), true)).when_full(args.shift.when_full());
     api = api.infill_suffix_first(args.spm_infill);
     api = args.media_hosts()?.set(api);
@@ -180,7 +190,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         api = api.template(template.describe_tools(!args.no_tool_descriptions));
     }
     let page = Page::new(&model);
-    let mut server = args.access(Server::new(api).page(move |activity| page.html(activity)), key)?;
+    let mut server = args.access(Server::new(api).page(move |activity| page.html(activity)), keys)?;
     if let Some((name, embedder)) = embedding {
         server = server.embedder(name, embedder);
     }
@@ -289,14 +299,14 @@ impl ServeArgs {
         Duration::from_secs(self.timeout)
     }
 
-    /// Sets the server's time limit, key, allowed hosts and allowed origins.
+    /// Sets the server's time limit, keys, allowed hosts and allowed origins.
     pub(super) fn access<Served>(
         &self,
         mut server: Server<Served>,
-        key: Option<String>,
+        keys: Vec<String>,
     ) -> Result<Server<Served>, Box<dyn Error>> {
         server = server.timeout(self.timeout());
-        if let Some(key) = key {
+        for key in keys {
             server = server.key(key)?;
         }
         server = self.allow_host.iter().cloned().fold(server, Server::allow_host);
@@ -358,27 +368,67 @@ impl ServeArgs {
         Ok(model?.embedder()?)
     }
 
-    /// The key, if there is one. If other machines can reach the address and there is no key, that is an error.
-    fn key(&self) -> Result<Option<String>, String> {
-        if let Some(key) = &self.api_key {
-            return Ok(Some(key.clone()));
-        }
-        let key = match (&self.api_key_file, std::env::var(KEY)) {
-            (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} give a key: use one of them")),
-            (Some(file), _) => key_in(&files::read(file)?).map_err(|error| files::in_file(file, error))?,
-            (None, Ok(key)) => key,
-            (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is not valid text")),
-            (None, Err(_)) if self.host.is_loopback() || self.without_key => return Ok(None),
-            (None, Err(_)) => {
-                let host = self.host;
-                return Err(format!(
-                    "others can reach {host}: set a key with --api-key-file or {KEY}, or admit everybody with \
-                     --without-key"
-                ));
-            }
-        };
-        Ok(Some(key.trim().to_owned()))
+    /// The model's name in answers, and its other names.
+    fn names(&self, path: &Path) -> (String, BTreeSet<String>) {
+        let mut names: BTreeSet<String> = self.alias.iter().cloned().collect();
+        (names.pop_first().unwrap_or_else(|| name_of(path)), names)
     }
+
+    /// The keys, of which a request must contain one. If there is none, and other machines can reach the address, that
+    /// is an error.
+    fn keys(&self) -> Result<Vec<String>, String> {
+        let mut keys = self.api_key.clone();
+        for key in &keys {
+            check_key(key).map_err(|error| format!("--api-key: {error}"))?;
+        }
+        if !self.api_key_file.is_empty() && std::env::var_os(KEYS).is_some() {
+            return Err(format!("both --api-key-file and {KEYS} give keys: use one of them"));
+        }
+        for file in &self.api_key_file {
+            keys.extend(keys_of_file(file)?);
+        }
+        if !keys.is_empty() {
+            return Ok(keys);
+        }
+        if let Some(keys) = keys_of_variable(KEYS)? {
+            return Ok(keys);
+        }
+        if let Some(keys) = keys_of_variable(LLAMA_KEYS)? {
+            note(format!("requests need a key of {LLAMA_KEYS}"));
+            return Ok(keys);
+        }
+        if let Some(file) = std::env::var_os(LLAMA_KEY_FILE) {
+            let keys = keys_of_file(Path::new(&file))?;
+            note(format!("requests need a key of {LLAMA_KEY_FILE}"));
+            return Ok(keys);
+        }
+        match self.host.is_loopback() || self.without_key {
+            true => Ok(keys),
+            false => Err(format!(
+                "others can reach {}: set a key with --api-key-file or {KEYS}, or admit everybody with --without-key",
+                self.host
+            )),
+        }
+    }
+}
+
+/// The keys in a variable of the environment, a list as for `--api-key`. `None` if it is not set.
+fn keys_of_variable(name: &str) -> Result<Option<Vec<String>>, String> {
+    let list = match std::env::var(name) {
+        Ok(list) => list,
+        Err(VarError::NotPresent) => return Ok(None),
+        Err(VarError::NotUnicode(_)) => return Err(format!("{name} is not valid text")),
+    };
+    let keys: Vec<String> = api_keys(&list).collect();
+    if keys.is_empty() {
+        return Err(format!("{name} has no key"));
+    }
+    keys.iter().try_for_each(|key| check_key(key)).map_err(|error| format!("{name}: {error}"))?;
+    Ok(Some(keys))
+}
+
+fn keys_of_file(file: &Path) -> Result<Vec<String>, String> {
+    keys_in(&files::read(file)?).map_err(|error| files::in_file(file, error))
 }
 
 /// Parses an address. llama-server's `--host` also takes lists, names and sockets.
@@ -389,15 +439,14 @@ fn address(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| "write one IP address, or `localhost`, but no list, other name or socket".to_owned())
 }
 
-/// The key in the text of a file. As in llama-server's file of keys, each line is a key, and a line that begins with
-/// `#` is a comment.
-fn key_in(text: &str) -> Result<String, String> {
-    let mut keys = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    match (keys.next(), keys.count()) {
-        (Some(key), 0) => Ok(key.to_owned()),
-        (Some(_), more) => Err(format!("it has {} keys, one in each line, and the server has one key", more + 1)),
-        (None, _) => Err("it has no key".to_owned()),
-    }
+/// The keys in the text of a file.
+fn keys_in(text: &str) -> Result<Vec<String>, String> {
+    let checked = |(line, key): (usize, &str)| match check_key(key) {
+        Ok(()) => Ok(key.to_owned()),
+        Err(error) => Err(format!("line {line}: {error}")),
+    };
+    let keys: Vec<String> = api_keys_in_file(text).map(checked).collect::<Result<_, _>>()?;
+    if keys.is_empty() { Err("it has no key".to_owned()) } else { Ok(keys) }
 }
 
 fn normalization(text: &str) -> Result<Normalization, String> {
@@ -412,13 +461,15 @@ pub(super) fn name_of(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{address, key_in};
+    use super::{address, keys_in};
 
     #[test]
-    fn a_file_of_keys_has_one_key_beside_comments() {
-        assert_eq!(key_in("# for the phone\n\n sk-1 \r\n"), Ok("sk-1".to_owned()));
-        assert!(key_in("sk-1\nsk-2\nsk-3\n").unwrap_err().contains("has 3 keys"));
-        assert_eq!(key_in("# none\n"), Err("it has no key".to_owned()));
+    fn a_file_of_keys_has_a_key_in_each_line_and_at_least_one() {
+        let keys = ["sk-1", "sk-2"].map(str::to_owned).to_vec();
+        assert_eq!(keys_in("# for the phone\n\n sk-1 \r\nsk-2"), Ok(keys));
+        assert_eq!(keys_in("# none\n"), Err("it has no key".to_owned()));
+        let error = keys_in("sk-1\nmy secret\n").unwrap_err();
+        assert!(error.starts_with("line 2: ") && !error.contains("secret"), "{error}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The stores for computed prompts: in host memory (`--cache-ram`, which plans also read), and in a folder.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -22,8 +23,8 @@ pub(super) struct StoreArgs {
 const FOLDER_BYTES: u64 = 16 << 30;
 
 impl StoreArgs {
-    /// Opens the store; `None` if there is none. `owner` is the key that identifies the owner of the texts.
-    pub(super) fn open(&self, ram: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
+    /// Opens the store; `None` if there is none. `keys` are the server's keys, which identify the owner of the texts.
+    pub(super) fn open(&self, ram: CacheRam, keys: &[String]) -> Result<Option<PromptStore>, Box<dyn Error>> {
         let mut options = match ram {
             CacheRam::Off if self.cache_dir.is_none() => return Ok(None),
             CacheRam::Off => StoreOptions::new(0),
@@ -33,14 +34,14 @@ impl StoreArgs {
         if let Some((folder, bytes)) = &self.cache_dir {
             options = options.folder(folder, *bytes);
         }
-        if let Some(owner) = owner {
-            options = options.owner(owner);
+        if let Some(owner) = owner_with(keys) {
+            options = options.owner(&owner);
         }
         PromptStore::open(options).map(Some).map_err(|error| format!("--cache-dir: {error}").into())
     }
 
     /// The stores for several models.
-    pub(super) fn of_pool(&self, ram: Option<CacheRam>, owner: Option<&str>) -> Result<PoolStores, &'static str> {
+    pub(super) fn of_pool(&self, ram: Option<CacheRam>, keys: &[String]) -> Result<PoolStores, &'static str> {
         let ram = match ram {
             None | Some(CacheRam::Off) => 0,
             Some(CacheRam::Bytes(bytes)) => bytes,
@@ -49,8 +50,15 @@ impl StoreArgs {
                 return Err("--cache-ram auto is for one model: each of several models needs a size, such as 2GiB");
             }
         };
-        Ok(PoolStores { ram, folder: self.cache_dir.clone(), owner: owner.map(str::to_owned) })
+        Ok(PoolStores { ram, folder: self.cache_dir.clone(), owner: owner_with(keys) })
     }
+}
+
+/// The name of the owner of a server's texts: its key, or its set of keys. Without keys, the texts have no owner.
+fn owner_with(keys: &[String]) -> Option<String> {
+    let keys: BTreeSet<&str> = keys.iter().map(String::as_str).collect();
+    // No key contains a line break, so no two sets have the same name.
+    (!keys.is_empty()).then(|| keys.into_iter().collect::<Vec<_>>().join("\n"))
 }
 
 /// The settings with which the models of a pool store their prompts. Each model has its own store.
@@ -109,7 +117,7 @@ fn folder(text: &str) -> Result<(PathBuf, u64), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDER_BYTES, PoolStores, file_name, folder};
+    use super::{FOLDER_BYTES, PoolStores, file_name, folder, owner_with};
     use autoplace::store::StoreOptions;
 
     #[test]
@@ -123,6 +131,14 @@ mod tests {
         let in_folder = stores(7, Some(("dir".into(), 9))).of("org/a:b", None).unwrap();
         assert_eq!(in_folder, StoreOptions::new(7).folder("dir/org%2Fa%3Ab", 9));
         assert_eq!(["..", ".a.b", "a%"].map(file_name), ["%2E.", "%2Ea.b", "a%25"]);
+    }
+
+    #[test]
+    fn the_owner_is_the_key_or_the_set_of_keys() {
+        let owner = |keys: &[&str]| owner_with(&keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>());
+        assert_eq!((owner(&[]), owner(&["a"])), (None, Some("a".to_owned())));
+        assert_eq!(owner(&["b", "a", "b"]), owner(&["a", "b"]));
+        assert!(![owner(&["a"]), owner(&["b"]), owner(&["ab"])].contains(&owner(&["a", "b"])));
     }
 
     #[test]

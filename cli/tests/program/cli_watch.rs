@@ -161,7 +161,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     answers["/props"]["is_sleeping"] = true.into();
     let server = Recorded::with_key(answers, "secret");
     let keys = user.path("keys");
-    std::fs::write(&keys, "\nsecret\nanother\n").unwrap();
+    std::fs::write(&keys, "# for the phone\n\nsecret\nanother\n").unwrap();
     // If there are several keys, the first of them is used.
     for key in [["--api-key", "secret,another"], ["--api-key-file", keys.to_str().unwrap()]] {
         let demo = demo();

@@ -288,10 +288,42 @@ fn a_failure_to_start_is_one_line() {
     serve(&["--host", "192.0.2.1", "--without-key"], 1, "192.0.2.1");
     serve(&["--host", "0.0.0.0"], 1, "--api-key-file");
     serve(&["--api-key-file", "nothing.key"], 1, "nothing.key");
-    // A key from two places is refused, because only one of them could count.
+    serve(&["--alias", ","], 2, "--alias: the name is missing");
+    serve(&["--api-key", ","], 2, "--api-key: the key is missing");
+    serve(&["--api-key", "my secret"], 1, "--api-key: the key");
+    // Keys from a file and from our variable are refused together, because the variable may be forgotten.
     let user = User::new();
-    let mut command = user.command(&["serve", FILE, "--port", "0", "--api-key-file", FILE]);
-    let refused = command.env("AUTOPLACE_API_KEY", "sesame").stdin(Stdio::null()).output().unwrap();
-    let error = text(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && error.contains("both --api-key-file and AUTOPLACE_API_KEY"), "{error}");
+    let keys = user.path("keys");
+    let refused_in = |environment: &[(&str, &str)], args: &[&str], word: &str| {
+        let mut command = user.command(&[&["serve", FILE, "--port", "0"], args].concat());
+        let refused = command.envs(environment.iter().copied()).stdin(Stdio::null()).output().unwrap();
+        let error = text(&refused.stderr);
+        assert!(refused.status.code() == Some(1) && error.contains(word), "{error}");
+    };
+    let key = ("AUTOPLACE_API_KEY", "sesame");
+    refused_in(&[key], &["--api-key-file", FILE], "both --api-key-file and AUTOPLACE_API_KEY");
+    for variable in ["AUTOPLACE_API_KEY", "LLAMA_API_KEY"] {
+        refused_in(&[(variable, ", ")], &[], &format!("{variable} has no key"));
+    }
+    let file = keys.to_str().unwrap();
+    for (written, word) in [("# none\n\n", "keys: it has no key"), ("sesame\nmy secret\n", "keys: line 2: the key")] {
+        std::fs::write(&keys, written).unwrap();
+        refused_in(&[], &["--api-key-file", file], word);
+        refused_in(&[("LLAMA_ARG_API_KEY_FILE", file)], &[], word);
+    }
+}
+
+#[test]
+fn a_model_has_each_name_of_the_list_and_answers_have_the_first_in_the_alphabet() {
+    let server = Server::start(&["--ctx", "512", "--alias", "psalter, bible", "-a", "book"]);
+    let (_, listed) = server.get("/v1/models");
+    assert_eq!(listed["data"].as_array().unwrap().len(), 1, "{listed}");
+    let entry = &listed["data"][0];
+    assert_eq!((&entry["id"], &entry["aliases"]), (&json!("bible"), &json!(["bible", "book", "psalter"])));
+    for name in ["bible", "book", "psalter"] {
+        let (status, answer) = server.post(TEXT, &json!({"model": name, "prompt": "a", "max_tokens": 1}).to_string());
+        assert_eq!((status, &answer["model"]), (200, &json!("bible")), "{name}: {answer}");
+        assert_eq!(server.get(&format!("/v1/models/{name}")).1, *entry);
+    }
+    assert_eq!(server.post(TEXT, &json!({"model": MODEL, "prompt": "a"}).to_string()).0, 404);
 }

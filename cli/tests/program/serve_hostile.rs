@@ -170,6 +170,39 @@ fn without_the_key_only_health_answers() {
 }
 
 #[test]
+fn each_key_of_a_list_a_file_or_a_variable_admits() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "# for the phone\nsesame\n\n#basil\n tahini \r\n").unwrap();
+    let file = file.to_str().unwrap();
+    let arguments = ["--ctx", "512", "--api-key", "thyme,,\"sage,1\"", "--api-key", "mint", "--api-key-file", file];
+    // A key of llama-server's variable counts only if nothing else sets a key.
+    for (variables, arguments, keys) in [
+        (("LLAMA_API_KEY", "basil"), &arguments[..], &["thyme", "sage,1", "mint", "sesame", "tahini"][..]),
+        (("AUTOPLACE_API_KEY", "thyme,sesame"), &arguments[..2], &["thyme", "sesame"]),
+        (("LLAMA_API_KEY", "thyme,sesame"), &arguments[..2], &["thyme", "sesame"]),
+        (("LLAMA_ARG_API_KEY_FILE", file), &arguments[..2], &["sesame", "tahini"]),
+    ] {
+        let server = Server::start_in(&[variables], arguments);
+        let models = |key: &str| {
+            server.raw(&["GET /v1/models HTTP/1.1", "host: localhost", &format!("authorization: Bearer {key}")])
+        };
+        for key in keys {
+            assert!(models(key).starts_with("HTTP/1.1 200"), "{variables:?} {key}");
+        }
+        for wrong in ["", "basil", "#basil", "# for the phone", "thyme,sesame", "sage", "1", "thyme,,\"sage,1\""] {
+            assert!(models(wrong).starts_with("HTTP/1.1 401"), "{variables:?} {wrong}");
+        }
+        let said = server.said();
+        assert!(keys.iter().all(|key| !said.contains(key)), "{said}");
+        assert_eq!(
+            said.contains("requests need a key of LLAMA_"),
+            keys.len() == 2 && variables.0 != "AUTOPLACE_API_KEY"
+        );
+    }
+}
+
+#[test]
 fn pages_of_other_sites_are_turned_away_on_any_address() {
     let args = ["--ctx", "512", "--host", "0.0.0.0", "--without-key", "--allow-host", "Box.example"];
     let mut server = Server::start(&[&args[..], &["--allow-origin", "https://chat.example"]].concat());

@@ -44,6 +44,14 @@ impl Server {
         Self::run(user.command(&[]), user, model, args)
     }
 
+    /// Starts the server with the demo model and these variables in its environment.
+    pub(crate) fn start_in(environment: &[(&str, &str)], args: &[&str]) -> Self {
+        let user = User::new();
+        let mut program = user.command(&[]);
+        program.envs(environment.iter().copied());
+        Self::run(program, user, FILE, args)
+    }
+
     /// Starts a server of several models with these arguments. Each model has one thread.
     pub(crate) fn start_pool(args: &[&str]) -> Self {
         let user = User::new();

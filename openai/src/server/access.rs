@@ -1,7 +1,9 @@
-//! Access to the server. Clients need the server's key, and must use one of the server's names. Pages of other sites
-//! are refused.
+//! Access to the server. Clients need one of the server's keys, and must use one of the server's names. Pages of other
+//! sites are refused.
 
+use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
@@ -11,7 +13,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::http::{failed, header, shape_errors};
@@ -19,7 +21,8 @@ use super::http::{failed, header, shape_errors};
 /// The requirements that clients must meet.
 #[derive(Debug, Default)]
 pub(super) struct Access {
-    pub(super) key: Option<Key>,
+    /// The keys, of which a request must contain one. If there are none, every request is admitted.
+    pub(super) keys: Vec<Key>,
     pub(super) hosts: Vec<String>,
     pub(super) origins: Vec<HeaderValue>,
 }
@@ -33,16 +36,31 @@ impl std::fmt::Debug for Key {
     }
 }
 
+/// Checks whether a text can be a [key](super::Server::key). With it, a program can refuse a key before it loads a
+/// model.
+///
+/// # Errors
+///
+/// An error if the text is empty, or if a header cannot contain it.
+pub fn check_key(key: &str) -> io::Result<()> {
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let message = "the key is empty, or has characters that a header cannot contain";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
 impl Access {
-    /// Guards the routes. Only `/health` needs no key.
+    /// Guards the routes. If there are keys, only `/health` needs none of them.
     pub(super) fn guard(self, mut routes: Router) -> Router {
-        let Self { key, hosts, origins } = self;
-        if let Some(Key(key)) = key {
+        let Self { keys, hosts, origins } = self;
+        if !keys.is_empty() {
+            let keys: Arc<[Key]> = keys.into();
             routes = routes.layer(from_fn(move |request: Request, next: Next| {
                 let path = request.uri().path();
                 let is_page = path == "/";
                 let is_allowed =
-                    path == "/health" || shows(&request, &key) || is_page && shows_as_password(&request, &key);
+                    path == "/health" || shows(&request, &keys) || is_page && shows_as_password(&request, &keys);
                 answered(is_allowed.then_some((request, next)), move || unauthorized(is_page))
             }));
         }
@@ -78,24 +96,26 @@ fn unauthorized(is_page: bool) -> Response {
     ([(WWW_AUTHENTICATE, challenge)], refused).into_response()
 }
 
-fn shows(request: &Request, key: &str) -> bool {
+fn shows(request: &Request, keys: &[Key]) -> bool {
     let bearer = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Bearer ");
     let shown = [bearer, Some(header(request.headers(), "x-api-key"))];
-    shown.into_iter().flatten().any(|shown| is_key(shown.as_bytes(), key))
+    shown.into_iter().flatten().any(|shown| is_key(shown.as_bytes(), keys))
 }
 
-/// Whether the request contains the key in the form in which a browser sends a password: `NAME:KEY` in Base64, with any
+/// Whether the request contains a key in the form in which a browser sends a password: `NAME:KEY` in Base64, with any
 /// name.
-fn shows_as_password(request: &Request, key: &str) -> bool {
+fn shows_as_password(request: &Request, keys: &[Key]) -> bool {
     let basic = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Basic ");
     let shown = basic.and_then(|basic| BASE64_STANDARD.decode(basic.trim()).ok()).unwrap_or_default();
     let password = shown.iter().position(|byte| *byte == b':').and_then(|at| shown.get(at + 1..));
-    password.is_some_and(|password| is_key(password, key))
+    password.is_some_and(|password| is_key(password, keys))
 }
 
-/// Compares a key with the right one. All wrong keys of the right length take the same time.
-fn is_key(shown: &[u8], key: &str) -> bool {
-    shown.ct_eq(key.as_bytes()).into()
+/// Compares a key with each of the right ones. The comparison does not end at a key that is equal, and all wrong keys
+/// of the same length take the same time.
+fn is_key(shown: &[u8], keys: &[Key]) -> bool {
+    let any = keys.iter().fold(Choice::from(0), |found, Key(key)| found | shown.ct_eq(key.as_bytes()));
+    any.into()
 }
 
 /// Why a browser's request is refused; `None` if it is permitted. No page may use this server without permission:

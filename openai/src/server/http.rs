@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -283,7 +284,10 @@ fn may_have_media(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| KEYS.iter().any(|key| text.contains(key)))
 }
 
-/// The chunks of an answer as server-sent events. While a long prompt is computed, a comment is sent from time to time.
+/// After this time without an event, a stream gets a comment, so that no client and no proxy takes it for dead.
+const PING: Duration = Duration::from_secs(15);
+
+/// The chunks of an answer as server-sent events. While a long prompt is computed, comments are sent ([`PING`]).
 /// When `cut_off` is ready, the events end with an error.
 pub(super) fn events(
     completion: Completion,
@@ -311,7 +315,7 @@ pub(super) fn events(
         };
         event.data(data.to_string())
     });
-    Sse::new(events.chain(stream::iter(done)).map(Ok)).keep_alive(KeepAlive::default())
+    Sse::new(events.chain(stream::iter(done)).map(Ok)).keep_alive(KeepAlive::new().interval(PING))
 }
 
 #[cfg(all(test, feature = "media"))]

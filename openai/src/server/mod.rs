@@ -38,6 +38,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore};
 
+pub use self::access::check_key;
 use self::access::{Access, Key};
 use self::http::{Body, Failed, failed};
 pub use self::page::Activity;
@@ -144,19 +145,18 @@ impl<Served> Server<Served> {
         Self { served, access: Access::default(), timeout: Duration::from_secs(30) }
     }
 
-    /// Requires this key in every request (`Authorization: Bearer KEY`, or `x-api-key: KEY`), except for `/health`. For
-    /// `GET /`, a browser may also send the key as a password (`Authorization: Basic`), with any user name.
+    /// Adds a key. Each request must then contain one of the server's keys (`Authorization: Bearer KEY`, or
+    /// `x-api-key: KEY`), except for `/health`. For `GET /`, a browser may also send a key as a password
+    /// (`Authorization: Basic`), with any user name. All keys admit to the same: a client with one key can use
+    /// everything that clients with other keys can.
     ///
     /// # Errors
     ///
-    /// An error if a header cannot contain the key.
+    /// The errors of [`check_key`].
     pub fn key(mut self, key: impl Into<String>) -> io::Result<Self> {
         let key = key.into();
-        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let message = "the key is empty, or has characters that a header cannot contain";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        self.access.key = Some(Key(key));
+        check_key(&key)?;
+        self.access.keys.push(Key(key));
         Ok(self)
     }
 
@@ -193,7 +193,8 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
     let listed_models = models.clone();
     let entries = models.clone();
     let model = async move |extract::Path(name): extract::Path<String>| {
-        let entry = entries["data"].as_array().into_iter().flatten().find(|entry| entry["id"] == name);
+        let is_named = |entry: &&Value| entry["aliases"].as_array().is_some_and(|names| names.contains(&json!(name)));
+        let entry = entries["data"].as_array().into_iter().flatten().find(is_named);
         let mut error = ApiError::new(404, format!("the model `{name}` does not exist")).with_code("model_not_found");
         error.param = Some("model".to_owned());
         entry.cloned().map(Json).ok_or(Failed::from(error))

@@ -123,7 +123,10 @@ fn an_answer_is_what_the_library_generates() {
     let (text, statistics) = own.into_text().unwrap();
     assert_eq!(answer["choices"][0]["text"], text);
     assert_eq!(answer["usage"]["prompt_tokens"], statistics.prompt_tokens);
-    assert_eq!(api.models(&["other", NAME])["data"].as_array().unwrap().len(), 2);
+    let listed = api.models(&["other", NAME]);
+    let names: Vec<_> =
+        listed["data"].as_array().unwrap().iter().map(|entry| (&entry["id"], &entry["aliases"])).collect();
+    assert_eq!(names, [(&json!(NAME), &json!([NAME])), (&json!("other"), &json!(["other"]))]);
 }
 
 #[test]

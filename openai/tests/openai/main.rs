@@ -1,5 +1,6 @@
 //! Tests of OpenAI's API: without HTTP, over HTTP, and through an endpoint.
 
+mod access;
 mod adapters;
 mod api;
 mod called;

@@ -468,9 +468,10 @@ fn more_requests_than_can_be_under_way_are_refused_at_once() {
 }
 
 #[test]
-fn a_pool_has_one_key_and_one_page() {
+fn a_pool_has_keys_and_one_page() {
     let server = Running::start(three(), |server| {
-        server.key("secret").unwrap().page(|pool| format!("<p>{} models</p>", pool.status().len()))
+        let server = server.key("secret").and_then(|server| server.key("another")).unwrap();
+        server.page(|pool| format!("<p>{} models</p>", pool.status().len()))
     });
     assert_eq!(server.get("/health").0, 200);
     for path in ["/v1/models", "/metrics", "/props", "/", "/v1/models/a", "/slots?model=a"] {
@@ -480,7 +481,9 @@ fn a_pool_has_one_key_and_one_page() {
     assert_eq!(server.post("/v1/completions", &json!({"model": "a", "prompt": "a"})).0, 401);
     assert_eq!(server.pool.status()[0].residence, Residence::Unloaded);
     let url = format!("http://{}/", server.address);
-    let mut page = Running::agent().get(&url).header("authorization", "Bearer secret").call().unwrap();
-    assert_eq!(page.headers()["refresh"], "5");
-    assert_eq!(page.body_mut().read_to_string().unwrap(), "<p>3 models</p>");
+    for key in ["secret", "another"] {
+        let mut page = Running::agent().get(&url).header("authorization", format!("Bearer {key}")).call().unwrap();
+        assert_eq!(page.headers()["refresh"], "5");
+        assert_eq!(page.body_mut().read_to_string().unwrap(), "<p>3 models</p>");
+    }
 }
