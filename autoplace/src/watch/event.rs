@@ -1,6 +1,6 @@
 //! Events: the beginnings and ends of conditions.
 
-use crate::load::{DepthMove, Replacement};
+use crate::load::{DepthMove, GeneratingThreads, Replacement};
 use crate::machine::{Bytes, ThrottleReason};
 
 /// A change of a condition that affects a loaded model. Each condition is reported when it begins and when it ends.
@@ -51,8 +51,9 @@ pub enum Event {
     #[error("the cache of experts serves {:.0} % of the uses again, so it pays", 100.0 * .hits)]
     ExpertHits { hits: f64 },
     /// The model generates with fewer threads of the CPU than on a quiet machine, because fewer threads were measured
-    /// to be faster. The usual reason is that other programs delay the other threads.
-    #[error("{threads} of {most} threads generate: {observed:.1} tokens per second instead of {before:.1}")]
+    /// to be faster, or because other programs delayed a prompt. In the second case, the speeds are 0. The usual reason
+    /// of both is that other programs delay the other threads.
+    #[error("{}", GeneratingThreads { threads: *.threads, most: *.most, before: *.before, after: *.observed })]
     FewerThreads { threads: u32, most: u32, before: f64, observed: f64 },
     /// The end of [`FewerThreads`](Self::FewerThreads).
     #[error("{threads} threads generate again")]

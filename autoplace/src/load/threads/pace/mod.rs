@@ -102,18 +102,29 @@ impl Company {
     }
 }
 
-/// The number of generating threads after its last change. Speeds are in tokens per second.
+/// The number of generating threads. Speeds are in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-#[error("{threads} of {most} threads generate: {after:.1} tokens per second instead of {before:.1}")]
+#[error("{threads} of {most} threads generate{}", reason((*.threads, *.most), *.before, *.after))]
 pub struct GeneratingThreads {
     /// The number of threads that generate.
     pub threads: u32,
     /// The number of threads on a quiet machine: one per core, or fewer if GPUs compute all layers.
     pub most: u32,
-    /// The speed before the change; 0 if the number never changed.
+    /// The speed before a trial changed the number; 0 if the number is that of the load, or if a prompt chose it.
     pub before: f64,
-    /// The speed after the change; 0 if the number never changed.
+    /// The speed after that change; 0 if the number is that of the load, or if a prompt chose it.
     pub after: f64,
+}
+
+/// Why fewer threads than on a quiet machine generate.
+fn reason((threads, most): (u32, u32), before: f64, after: f64) -> String {
+    if before > 0.0 {
+        format!(": {after:.1} tokens per second instead of {before:.1}")
+    } else if threads < most {
+        ", because other programs need cores".to_owned()
+    } else {
+        String::new()
+    }
 }
 
 impl Pacer {
@@ -159,6 +170,7 @@ impl Pacer {
                 self.begin_anew(start);
                 // A trial of more threads waits, as after a change, so that a short text does not pay for it.
                 self.put_off(0.0, now);
+                tracing::info!(target: "autoplace::generate", "{}", self.generating());
             }
         } else {
             self.company = Company::Window(watch);

@@ -105,6 +105,8 @@ fn fewer_threads_are_reported_at_once_and_their_end_after_calm() {
     assert_eq!(rig.step(&with(2)), []);
     let fewer = Event::FewerThreads { threads: 1, most: 2, before: 33.0, observed: 1065.0 };
     assert_eq!(fewer.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.0");
+    let from_a_prompt = Event::FewerThreads { threads: 1, most: 2, before: 0.0, observed: 0.0 };
+    assert_eq!(from_a_prompt.to_string(), "1 of 2 threads generate, because other programs need cores");
     assert_eq!(rig.step(&with(1)), *std::slice::from_ref(&fewer));
     assert_eq!(rig.steps(10, &with(1)), []);
     // If the value is unknown, for example for a model in a worker, no event ends.
