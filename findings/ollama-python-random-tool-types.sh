@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Ollama's Python client describes the same function differently in each process: a parameter that is `int | str` gets
-# the type "integer, string" or "string, integer". So a prompt with tools differs from run to run, and no stored prompt
-# fits it.
+# Ollama's Python client describes the same function differently from process to process: a parameter that is `int |
+# str` gets the type "integer, string" or "string, integer". So a prompt with tools differs from run to run.
 #
 # The client makes a tool from a Python function. It joins the types of a union with commas, in the order of a Python
 # set, and Python's hashes of strings are random unless PYTHONHASHSEED is set. Chat templates write the tools at the
-# beginning of the prompt, so all of the prompt that follows must be computed again after a restart of the client, and
-# an answer with temperature 0 may be another one. "integer, string" is not a type of JSON Schema either: a list of
-# types or `anyOf` would be.
+# beginning of the prompt, so what a server has cached of an earlier run does not fit, and the answer may differ
+# although temperature and seed are the same. "integer, string" is not a type of JSON Schema either: a list of types or
+# `anyOf` would be.
 #
 # Seen with ollama 0.6.3 and pydantic 2.12.5 from PyPI. The tools of /api/chat for `def set_light(room: int | str,
 # level: float | str | int)` in eight processes, with PYTHONHASHSEED from 1 to 8 so that the runs can be repeated:
