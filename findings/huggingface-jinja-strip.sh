@@ -4,8 +4,8 @@
 #
 # The template of Qwen3 calls `lstrip('\n')` on earlier answers and `strip('\n')` on their reasoning. In Jinja2, which
 # transformers uses for it, only line breaks go. transformers.js and node-llama-cpp render chat templates with this
-# package: there the first line of an answer loses its indentation, and the last line its trailing spaces. No error is
-# raised, and other characters than white space stay although they were named.
+# package: there the first line of an earlier answer loses its indentation. No error is raised, and other characters
+# than white space stay although they were named.
 #
 # Seen with @huggingface/jinja 0.5.11, Node 20 and Jinja2 3.1.6:
 #
