@@ -139,7 +139,7 @@ impl LocalEmbedder {
 
     /// Carries out a requested re-placement, and takes a new context if the present one is gone or broken.
     fn prepare(&mut self) {
-        let replacement = self.model.requests().take();
+        let (replacement, _under_way) = self.model.requests().take().unzip();
         let is_usable = self.context.as_ref().is_some_and(Context::is_usable);
         if replacement.is_none() && is_usable {
             return;

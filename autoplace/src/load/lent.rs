@@ -31,7 +31,7 @@ impl LentWorker {
             let in_place = model.in_place();
             let taken = Self::take_as_it_is(model, run)?;
             drop(in_place);
-            let Some(replacement) = model.requests().take() else { return Ok(taken) };
+            let Some((replacement, _under_way)) = model.requests().take() else { return Ok(taken) };
             drop(taken);
             if let Err(error) = model.replace_soon(replacement) {
                 tracing::warn!("the model could not be re-placed: {error}");

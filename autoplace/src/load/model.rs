@@ -42,7 +42,7 @@ struct Inner {
     /// model is re-placed.
     in_place: RwLock<()>,
     placed: RwLock<Arc<Placed>>,
-    requested: Requested,
+    requested: Arc<Requested>,
     counters: Arc<GenerationCounters>,
     /// The pictures and sounds that texts have contained.
     media: MediaTable,
@@ -86,7 +86,7 @@ impl Model {
                 process,
                 in_place: RwLock::default(),
                 placed: RwLock::new(placed),
-                requested: Requested::default(),
+                requested: Arc::default(),
                 counters: Arc::default(),
                 media: MediaTable::default(),
                 header: OnceLock::new(),
@@ -220,8 +220,16 @@ impl Model {
     }
 
     /// The requests to re-place the model. The thread that generates carries them out.
-    pub(crate) fn requests(&self) -> &Requested {
+    pub(crate) fn requests(&self) -> &Arc<Requested> {
         &self.inner.requested
+    }
+
+    /// Whether a text, an engine or an embedder has the model's context, or its worker.
+    pub(super) fn is_lent(&self) -> bool {
+        match &self.inner.process {
+            Process::Own(slot) => slot.is_lent(),
+            Process::Worker(remote) => remote.is_lent(),
+        }
     }
 
     /// Whether both handles belong to the same loaded model.

@@ -139,6 +139,10 @@ impl Remote {
         Ok(worker)
     }
 
+    pub(super) fn is_lent(&self) -> bool {
+        lock(&self.state).held.is_none()
+    }
+
     /// If the worker is lent for this run, limits the wait for its messages to the time that an abort may take.
     pub(super) fn hurry(&self, run: u64) {
         if let Some(handle) = lock(&self.state).lent(run) {

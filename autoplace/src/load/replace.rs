@@ -14,7 +14,7 @@ use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::remote::{Loading, Request};
-use super::requested::Replacement;
+use super::requested::{Found, Replacement};
 use super::slot::Contents;
 use super::{Error, LentWorker, Stage};
 use crate::gguf::{self, Header};
@@ -284,6 +284,35 @@ impl Model {
     /// the [report](Self::report) is another one once it is done.
     pub fn withdraw_replace(&self) -> bool {
         self.requests().withdraw()
+    }
+
+    /// Carries out a [requested](Self::request_replace) re-placement now, if it has not begun and nothing is being
+    /// generated. Returns whether there was a request. `false` also means that no earlier request is under way any
+    /// more: it was carried out, refused or withdrawn. So a request is never carried out twice.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Busy`] while a stream of this model lives: the request stays. The same error while another part of
+    ///   the application carries a request out.
+    /// - The other errors of [`replace`](Self::replace) and [`better_plan`](Self::better_plan). Then the request is
+    ///   gone.
+    pub fn replace_as_requested(&self) -> Result<bool, Error> {
+        // While a text runs, the request stays where the text looks for it.
+        if self.requests().is_waiting() && self.is_lent() {
+            return Err(Error::Busy);
+        }
+        let (replacement, _under_way) = match self.requests().take_or_look() {
+            Found::Waiting(replacement, under_way) => (replacement, under_way),
+            Found::UnderWay => return Err(Error::Busy),
+            Found::Nothing => return Ok(false),
+        };
+        match self.carry_out(&replacement) {
+            Err(Error::Busy) => {
+                self.requests().put_back(replacement);
+                Err(Error::Busy)
+            }
+            outcome => outcome.map(|()| true),
+        }
     }
 
     /// Re-places the model at once if its context is free. Otherwise requests the re-placement before the next token.

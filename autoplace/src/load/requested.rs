@@ -1,7 +1,7 @@
 //! A requested re-placement: one part of an application requests it, and the thread that generates carries it out.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use serde::{Deserialize, Serialize};
@@ -39,21 +39,59 @@ pub(crate) struct Requested {
 #[derive(Debug, Default)]
 struct Held {
     replacement: Option<Replacement>,
+    /// The number of taken requests that are being carried out.
+    under_way: usize,
     /// Woken when a request arrives, even while nothing is generated.
     listener: Option<Waker>,
+}
+
+/// A request that was taken. It counts as under way until this value is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<Requested>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        lock(&self.0.held).under_way -= 1;
+    }
+}
+
+/// What [`Requested::take_or_look`] finds.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A request that waited. The caller has taken it.
+    Waiting(Replacement, UnderWay),
+    /// A request that another part of the application carries out now.
+    UnderWay,
+    Nothing,
 }
 
 impl Requested {
     /// Sets the request. It replaces an earlier request.
     pub(super) fn ask(&self, replacement: Replacement) {
+        self.set(replacement, true);
+    }
+
+    /// Sets a request again that was taken and could not be carried out, unless a later request waits.
+    pub(super) fn put_back(&self, replacement: Replacement) {
+        self.set(replacement, false);
+    }
+
+    fn set(&self, replacement: Replacement, replaces: bool) {
         let mut held = lock(&self.held);
-        held.replacement = Some(replacement);
+        if replaces || held.replacement.is_none() {
+            held.replacement = Some(replacement);
+        }
         self.waiting.store(true, Ordering::Release);
         let listener = held.listener.clone();
         drop(held);
         if let Some(listener) = listener {
             listener.wake();
         }
+    }
+
+    /// Whether there is a request that nobody has taken.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
     }
 
     /// Withdraws the request. Returns whether there was one that nobody had taken yet.
@@ -70,13 +108,29 @@ impl Requested {
         drop(before);
     }
 
+    /// Takes the request, if there is one.
     #[inline]
-    pub(crate) fn take(&self) -> Option<Replacement> {
+    pub(crate) fn take(self: &Arc<Self>) -> Option<(Replacement, UnderWay)> {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
+        match self.take_or_look() {
+            Found::Waiting(replacement, under_way) => Some((replacement, under_way)),
+            Found::UnderWay | Found::Nothing => None,
+        }
+    }
+
+    /// Takes the request, if there is one. Otherwise says whether one is under way.
+    pub(super) fn take_or_look(self: &Arc<Self>) -> Found {
         let mut held = lock(&self.held);
         self.waiting.store(false, Ordering::Release);
-        held.replacement.take()
+        match held.replacement.take() {
+            Some(replacement) => {
+                held.under_way += 1;
+                Found::Waiting(replacement, UnderWay(Arc::clone(self)))
+            }
+            None if held.under_way > 0 => Found::UnderWay,
+            None => Found::Nothing,
+        }
     }
 }

@@ -117,6 +117,10 @@ impl ContextSlot {
         }
     }
 
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(lock(&self.held).context, State::Lent)
+    }
+
     /// Lends the context for any purpose.
     pub(super) fn take_any(&self) -> Result<Option<(Context, Contents)>, Error> {
         let mut held = lock(&self.held);

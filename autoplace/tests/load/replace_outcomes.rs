@@ -1,6 +1,9 @@
 //! A re-placement is refused, fails, waits until it is worthwhile, or is requested by another thread. No text loses a
 //! token.
 
+use std::sync::Arc;
+use std::thread;
+
 use crate::replace_support::{DemoCopy, builder, generations, load, plan, request};
 use crate::sim_support::card;
 use crate::text_support::{PROMPT, texts_of, to_the_end};
@@ -298,6 +301,72 @@ fn a_re_placement_that_is_withdrawn_is_not_carried_out_by_any_text() {
 }
 
 #[test]
+fn a_requested_re_placement_is_carried_out_once_by_a_text_or_by_whoever_asks() {
+    own_process!();
+    let path = demo_path();
+    let request = request();
+    let _gpu = card(mib(64));
+    let [none, all] = [0, 7].map(|layers| plan(&path, &request, layers));
+    let by = |plan: &Plan| Replacement::By(Box::new(plan.clone()));
+    let model = load(&path, &request, 0);
+    assert!(!model.replace_as_requested().unwrap(), "nobody has requested anything");
+    model.request_replace(by(&all));
+    assert!(model.replace_as_requested().unwrap());
+    assert_eq!(*model.placement(), all);
+    assert!(!model.replace_as_requested().unwrap(), "it was carried out");
+
+    // While a text runs, the text carries it out.
+    let mut text = Text::begin(model.generate(PROMPT).temp(0.0).max_tokens(24));
+    model.request_replace(by(&none));
+    assert_matches!(model.replace_as_requested(), Err(load::Error::Busy));
+    assert_eq!(*model.placement(), all);
+    text.piece();
+    assert_eq!(*model.placement(), none);
+    let report = model.report();
+    assert!(!model.replace_as_requested().unwrap(), "the text still runs");
+    text.end();
+    assert!(!model.replace_as_requested().unwrap());
+    assert!(Arc::ptr_eq(&report, &model.report()));
+
+    // A request that was refused is gone.
+    let held = model.native().unwrap();
+    model.request_replace(by(&all));
+    assert_matches!(model.replace_as_requested(), Err(load::Error::NativeHeld { holders: 1 }));
+    drop(held);
+    assert!(!model.replace_as_requested().unwrap());
+    assert_eq!(*model.placement(), none);
+}
+
+#[test]
+fn a_requested_re_placement_that_a_text_has_begun_is_waited_for() {
+    own_process!();
+    let path = demo_path();
+    let request = request();
+    let _gpu = card(mib(64));
+    let model = load(&path, &request, 0);
+    for layers in [7, 0, 7, 0] {
+        let mut text = Text::begin(model.generate(PROMPT).temp(0.0).max_tokens(24));
+        model.request_replace(Replacement::By(Box::new(plan(&path, &request, layers))));
+        thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                loop {
+                    match model.replace_as_requested() {
+                        Err(load::Error::Busy) => thread::yield_now(),
+                        outcome => return (outcome.unwrap(), model.report()),
+                    }
+                }
+            });
+            text.piece();
+            let report = model.report();
+            text.end();
+            let (is_carried_out, seen) = looks.join().unwrap();
+            assert!(!is_carried_out && Arc::ptr_eq(&seen, &report) && Arc::ptr_eq(&seen, &model.report()));
+        });
+        assert_eq!(model.placement().n_gpu_layers, layers);
+    }
+}
+
+#[test]
 fn other_threads_can_request_a_re_placement() {
     own_process!();
     let path = demo_path();
@@ -309,7 +378,7 @@ fn other_threads_can_request_a_re_placement() {
     assert!(text.stream.last_replaced().is_none());
 
     let (watcher, plan) = (model.clone(), Box::new(all.clone()));
-    std::thread::spawn(move || watcher.request_replace(Replacement::By(plan))).join().unwrap();
+    thread::spawn(move || watcher.request_replace(Replacement::By(plan))).join().unwrap();
     assert_eq!(model.placement().n_gpu_layers, 0);
     text.piece();
     assert_eq!(*model.placement(), all);

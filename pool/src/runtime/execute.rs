@@ -290,35 +290,34 @@ fn replace(model: &Model, plan: autoplace::Plan, patience: Duration) -> Result<(
     let begun = Instant::now();
     while begun.elapsed() < patience {
         std::thread::sleep(PAUSE);
-        if is_moved() {
-            return Ok(());
-        }
-        // The text may have ended before it carried out the request.
-        match model.replace(Some(plan.clone())) {
+        // The text may have ended before it carried out the request. If it has carried it out and ended since, there is
+        // no request any more, so the model is not moved twice.
+        match model.replace_as_requested() {
             Err(load::Error::Busy) => {}
-            outcome => {
-                model.withdraw_replace();
-                return outcome;
-            }
+            Ok(false) if !is_moved() => match model.replace(Some(plan.clone())) {
+                // A text has refused the request, and goes on.
+                Err(load::Error::Busy) => {}
+                outcome => return outcome,
+            },
+            outcome => return outcome.map(drop),
         }
     }
     // Nobody waits for the move any more, so no later text may carry it out. A text that has begun to move must end
     // the move first, because the model's place is known only then.
-    if !model.withdraw_replace() {
-        let begun = Instant::now();
-        while begun.elapsed() < patience {
-            if is_moved() {
-                return Ok(());
-            }
-            std::thread::sleep(PAUSE);
-        }
+    if model.withdraw_replace() {
+        return Err(load::Error::Busy);
     }
-    Err(load::Error::Busy)
+    let begun = Instant::now();
+    while matches!(model.replace_as_requested(), Err(load::Error::Busy)) && begun.elapsed() < patience {
+        std::thread::sleep(PAUSE);
+    }
+    if is_moved() { Ok(()) } else { Err(load::Error::Busy) }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::thread;
     use std::time::Duration;
 
     use autoplace::machine::{Host, Machine};
@@ -328,11 +327,17 @@ mod tests {
 
     use super::replace;
 
-    #[test]
-    fn a_move_that_was_given_up_is_not_carried_out_by_a_later_text() {
+    const ROUNDS: usize = 60;
+
+    fn demo() -> Model {
         let host = Machine::new(Host::new(4 << 30));
         let builder = Model::builder(demo_path()).request(Request::new().n_ctx(512)).machine(host);
-        let model = builder.n_threads(1).without_learning().load().unwrap();
+        builder.n_threads(1).without_learning().load().unwrap()
+    }
+
+    #[test]
+    fn a_move_that_was_given_up_is_not_carried_out_by_a_later_text() {
+        let model = demo();
         let plan = autoplace::Plan::clone(&model.placement());
         let mut text = model.generate("And it came to pass").temp(0.0).max_tokens(6).stream().unwrap();
         text.next().unwrap().unwrap();
@@ -346,5 +351,29 @@ mod tests {
         assert!(Arc::ptr_eq(&before, &model.report()));
         replace(&model, plan, Duration::ZERO).unwrap();
         assert!(!Arc::ptr_eq(&before, &model.report()));
+    }
+
+    #[test]
+    fn a_text_that_moves_and_then_ends_is_not_followed_by_a_second_move() {
+        let model = demo();
+        let plan = autoplace::Plan::clone(&model.placement());
+        // How far the pool's thread is when the text ends differs from round to round.
+        for _ in 0..ROUNDS {
+            let text = model.generate("And it came to pass").temp(0.0).ignore_eos().max_tokens(400);
+            let mut text = text.stream().unwrap();
+            text.next().unwrap().unwrap();
+            let before = model.report();
+            let after = thread::scope(|scope| {
+                let moved = scope.spawn(|| replace(&model, plan.clone(), Duration::from_secs(60)));
+                while Arc::ptr_eq(&before, &model.report()) && text.next().is_some() {}
+                let after = model.report();
+                drop(text);
+                moved.join().unwrap().unwrap();
+                after
+            });
+            // A text that ended too early was not moved: then this thread has moved the model.
+            let is_once = Arc::ptr_eq(&after, &model.report()) != Arc::ptr_eq(&before, &after);
+            assert!(is_once, "it was moved twice");
+        }
     }
 }

@@ -43,7 +43,7 @@ impl Driver {
         if closing == Some(Shutdown::Cancel) {
             return false;
         }
-        if let Some(replacement) = self.queue.model.requests().take() {
+        if let Some((replacement, _under_way)) = self.queue.model.requests().take() {
             self.replace(replacement);
         }
         self.let_abandoned_go();

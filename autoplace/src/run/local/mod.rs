@@ -224,10 +224,12 @@ impl LocalSession {
     /// Carries out a re-placement that was requested, or that the depth of the texts requires. Then takes a step.
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
         // A request is carried out first, because under memory pressure there may be no room for a move.
-        if let Some(replacement) = self.model.requests().take().or_else(|| self.follow_depth()) {
+        let (requested, under_way) = self.model.requests().take().unzip();
+        if let Some(replacement) = requested.or_else(|| self.follow_depth()) {
             self.last_failed = None;
             self.carry_out(replacement)?;
         }
+        drop(under_way);
         self.advance_in_place()
     }
 

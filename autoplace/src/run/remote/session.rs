@@ -156,7 +156,7 @@ impl WorkerSession {
     }
 
     pub(crate) fn step(&mut self) -> Result<Vec<Piece>, Error> {
-        let replacement = lock(&self.worker).model().requests().take();
+        let (replacement, _under_way) = lock(&self.worker).model().requests().take().unzip();
         self.ask(SessionCall::Step { replacement })
     }
 
