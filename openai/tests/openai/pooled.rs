@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -310,6 +311,94 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
         }
         assert!(told.starts_with(": b ") && told.contains(&format!("\n\n{event}")), "{path}: {told}");
     }
+}
+
+/// The paths whose answers can be streams, each with a body, and with a part of the error by which a stopping server
+/// ends a stream.
+fn streams() -> [(&'static str, Value, &'static str); 5] {
+    let said = json!([{"role": "user", "content": "Hello!"}]);
+    let of_openai = "\n\ndata: {\"error\":";
+    [
+        ("/v1/chat/completions", json!({"messages": said}), of_openai),
+        ("/v1/completions", json!({"prompt": "a"}), of_openai),
+        ("/v1/responses", json!({"input": "a"}), "\n\nevent: error\ndata: {"),
+        ("/v1/messages", json!({"messages": said, "max_tokens": 4}), "\n\nevent: error\ndata: {"),
+        ("/infill", json!({"input_prefix": "a", "input_suffix": "b"}), of_openai),
+    ]
+}
+
+/// Sends a request in another thread. The thread returns the status and the whole text of the answer, and panics if the
+/// connection breaks before the answer's end.
+fn client(server: &Running, path: &str, body: &Value, stream: bool) -> JoinHandle<(u16, String)> {
+    let (url, mut body) = (format!("http://{}{path}", server.address), body.clone());
+    (body["model"], body["stream"]) = ("a".into(), stream.into());
+    thread::spawn(move || {
+        let mut answer = Running::agent().post(url).send_json(body).unwrap();
+        let text = answer.body_mut().read_to_string().expect("the answer ends as HTTP demands");
+        (answer.status().as_u16(), text)
+    })
+}
+
+#[test]
+fn a_stopped_server_ends_requests_that_wait_for_their_model_with_an_error() {
+    let limit = Duration::from_secs(1);
+    let server = Running::start(three(), |server| server.timeout(limit).streams_after(Duration::ZERO));
+    // A model that is to be unloaded gives no more handles, and it stays loaded for this one.
+    let held = server.pool.get("a").wait().unwrap();
+    assert!(server.pool.unload("a").unwrap());
+    let clients: Vec<_> = streams()
+        .into_iter()
+        .flat_map(|(path, body, error)| [false, true].map(|stream| (path, body.clone(), stream, error)))
+        .map(|(path, body, stream, error)| (path, stream, error, client(&server, path, &body, stream)))
+        .collect();
+    let pool = server.pool.clone();
+    let waiting = || pool.status()[0].waiting as usize;
+    wait("takes all requests", || waiting() == clients.len());
+    // This stops the server, and waits until it has ended.
+    drop(server);
+    for (path, stream, error, client) in clients {
+        let (status, text) = client.join().unwrap();
+        let expected = match (stream, path) {
+            (true, _) => 200,
+            (false, "/v1/messages") => 529,
+            (false, _) => 503,
+        };
+        let word = if path == "/v1/messages" { "overloaded_error" } else { "shutting_down" };
+        let is_right = status == expected && text.contains(word) && text.contains("the server is stopping");
+        assert!(is_right, "{path}, stream {stream}: {status} {text}");
+        assert!(!stream || text.starts_with(": a is in use") && text.contains(error), "{path}: {text}");
+    }
+    // The pool loads nothing for a request that has ended.
+    assert_eq!(waiting(), 0);
+    drop(held);
+    wait("unloads the model", || pool.status()[0].residence == Residence::Unloaded);
+}
+
+#[test]
+fn a_stopped_server_ends_a_stream_whose_model_begins_to_answer() {
+    let (begins, is_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (of_server, ends) = (Arc::clone(&begins), Arc::clone(&is_over));
+    // The model is loaded, and its routes are made until the client has its answer.
+    let server = Running::start(three(), |server| {
+        let server = server.timeout(Duration::from_secs(1)).streams_after(Duration::ZERO);
+        server.api(move |_, api| {
+            of_server.store(true, Ordering::Relaxed);
+            wait("answers", || ends.load(Ordering::Relaxed));
+            Ok(api)
+        })
+    });
+    let client = client(&server, "/v1/completions", &json!({"prompt": "a"}), true);
+    let client = thread::spawn(move || {
+        let answer = client.join();
+        is_over.store(true, Ordering::Relaxed);
+        answer
+    });
+    wait("begins to answer", || begins.load(Ordering::Relaxed));
+    drop(server);
+    let (status, text) = client.join().unwrap().unwrap();
+    assert_eq!(status, 200);
+    assert!(text.starts_with(": a ") && text.contains("\n\ndata: {\"error\":"), "{text}");
+    assert!(text.contains("the server is stopping"), "{text}");
 }
 
 #[test]

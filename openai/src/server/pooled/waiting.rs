@@ -1,6 +1,7 @@
 //! A stream whose model is still being loaded. The stream begins with comments, and the events of the model follow. The
 //! status was sent at the beginning, so an error is sent as an event.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use autoplace_pool::{ModelRequest, Residence};
@@ -50,10 +51,11 @@ async fn next(state: State) -> Option<(Result<Bytes, axum::Error>, State)> {
         }
         State::Waiting(mut waiting) => {
             let path = waiting.0.path().to_owned();
-            let cut_off = waiting.0.cut_off();
+            let mut cut_off = pin!(waiting.0.cut_off());
+            let stopped = || Some((Ok(event(&path, &ApiError::stopping())), State::Ended));
             let outcome = tokio::select! {
                 outcome = timeout(PAUSE, &mut waiting.1) => outcome,
-                () = cut_off => return Some((Ok(event(&path, &ApiError::stopping())), State::Ended)),
+                () = &mut cut_off => return stopped(),
             };
             let Ok(outcome) = outcome else {
                 return Some((Ok(comment(&waiting.0)), State::Waiting(waiting)));
@@ -62,7 +64,11 @@ async fn next(state: State) -> Option<(Result<Bytes, axum::Error>, State)> {
             let loaded =
                 format!(": {} is loaded after {:.1} s\n\n", one_line(&turn.name), turn.begun.elapsed().as_secs_f64());
             let answer = match outcome {
-                Ok(handle) => turn.answered(handle).await,
+                // The model's engine may have to start first.
+                Ok(handle) => tokio::select! {
+                    answer = turn.answered(handle) => answer,
+                    () = &mut cut_off => return stopped(),
+                },
                 Err(error) => Err(api_error(&error).into()),
             };
             Some(match answer {
