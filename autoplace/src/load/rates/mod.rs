@@ -12,6 +12,7 @@ pub use case::RateCase;
 pub use request::RatesRequest;
 pub use types::{with_rates_for_advice, with_rates_of};
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use case::Scale;
@@ -50,6 +51,17 @@ const MIN_WORKING_SET: u64 = 16 << 20;
 ///
 /// [`Error::Native`] if the native code cannot run on this CPU, or a device fails.
 pub fn measure_rates(
+    machine: &mut Machine,
+    request: &RatesRequest,
+    threads: Option<u32>,
+    progress: impl FnMut(RatesProgress<'_>),
+) -> Result<(), Error> {
+    measure_rates_under(Path::new("/"), machine, request, threads, progress)
+}
+
+/// Measures like [`measure_rates`]. `{root}/proc` and `{root}/sys` describe the conditions of the measurements.
+pub(super) fn measure_rates_under(
+    root: &Path,
     machine: &mut Machine,
     request: &RatesRequest,
     threads: Option<u32>,
@@ -93,7 +105,7 @@ pub fn measure_rates(
     let mut done = 0;
     for job in &mut jobs {
         let device = job.device.name();
-        job.run(request.each, threads, driver.as_ref(), || {
+        job.run(root, request.each, threads, driver.as_ref(), || {
             done += 1;
             progress(RatesProgress { device: &device, done, total });
         })?;
@@ -151,6 +163,7 @@ impl<'a> Job<'a> {
 
     fn run(
         &mut self,
+        root: &Path,
         each: Duration,
         threads: u32,
         driver: Option<&Driver>,
@@ -165,7 +178,7 @@ impl<'a> Job<'a> {
         let mut rates = empty.clone();
         let mut bench = Bench::new(self.device, threads, self.way.1)?;
         // Successive cases share one reading of the conditions until `JUDGED_TOGETHER` has passed.
-        let (mut watch, mut watched_since) = (ConditionsWatch::begin(), Instant::now());
+        let (mut watch, mut watched_since) = (ConditionsWatch::begin_under(root), Instant::now());
         let mut together = empty.clone();
         let last = self.cases.len() - 1;
         for (index, case) in self.cases.iter().enumerate() {
@@ -181,7 +194,7 @@ impl<'a> Job<'a> {
                 self.add_card(&mut conditions, driver);
                 let judged = std::mem::replace(&mut together, empty.clone());
                 rates.merge(judged.taken_under(&conditions));
-                (watch, watched_since) = (ConditionsWatch::begin(), Instant::now());
+                (watch, watched_since) = (ConditionsWatch::begin_under(root), Instant::now());
             }
             done();
         }

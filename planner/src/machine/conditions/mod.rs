@@ -156,7 +156,12 @@ impl RateConditions {
 /// Checks within two milliseconds whether hardly any other work currently needs a core of this computer: at most one
 /// thread for every 16 cores.
 pub fn looks_quiet() -> bool {
-    let tree = Tree(Path::new("/"));
+    looks_quiet_under(Path::new("/"))
+}
+
+/// Checks like [`looks_quiet`] whether other work needs a core of the computer that `{root}/proc` describes.
+pub fn looks_quiet_under(root: &Path) -> bool {
+    let tree = Tree(root);
     let looks = (0..3).map(|look| {
         if look > 0 {
             std::thread::sleep(Duration::from_millis(1));

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{ConditionsWatch, RateConditions};
+use super::{ConditionsWatch, RateConditions, looks_quiet_under};
 
 const QUARTER: Duration = Duration::from_millis(250);
 
@@ -110,4 +110,16 @@ fn a_system_that_reports_nothing_has_no_known_disturbance() {
     assert_eq!((conditions.waited, conditions.others, conditions.steal), (None, None, None));
     assert!(conditions.is_quiet());
     assert_eq!(RateConditions::default().date(), None);
+}
+
+#[test]
+fn a_computer_looks_quiet_unless_many_other_threads_run() {
+    let root = tempfile::tempdir().unwrap();
+    assert!(looks_quiet_under(root.path()), "the system reports nothing");
+    fs::create_dir(root.path().join("proc")).unwrap();
+    // The calling thread runs too. The limit is one thread for every 16 cores of this computer.
+    for (running, is_quiet) in [(1, true), (5000, false), (0, true)] {
+        fs::write(root.path().join("proc/loadavg"), format!("4.11 3.86 2.99 {running}/6000 12764\n")).unwrap();
+        assert_eq!(looks_quiet_under(root.path()), is_quiet, "{running}");
+    }
 }
