@@ -3,9 +3,10 @@
 //! The rule ([`choose`]) takes the largest number of threads whose measured time is within a tenth of the fastest. A
 //! trial measures other numbers of threads, each for some steps, and then the rule decides. If other work shared the
 //! processors during the first window, the first trial runs after that window; otherwise it runs after [`QUIET_START`].
-//! Trials also run when steps become slow, and while fewer threads than one per core generate. A trial is compared with
-//! the window just before it, which has the same depth and the same weights. If a model is slow for another reason, it
-//! is just as slow with fewer threads, and the number of threads stays. docs/load-contract.md has the thresholds.
+//! Trials also run when steps become slow, when other work shared the processors during the first window of another
+//! size of steps, and while fewer threads than one per core generate. A trial is compared with the window just before
+//! it, which has the same depth and the same weights. If a model is slow for another reason, it is just as slow with
+//! fewer threads, and the number of threads stays. docs/load-contract.md has the thresholds.
 //!
 //! A short text is over before a trial has repaid its cost. So the first prompt, and each prompt after a [`PAUSE`],
 //! chooses the number of threads for the steps after it: if other work delays the prompt, the text begins with the
@@ -15,11 +16,13 @@
 //! steps has its own window, and the time between two trials is the time that passes, with prompts and pauses. If no
 //! trial can be completed for long, all threads generate again.
 
+mod company;
 mod trial;
 mod window;
 
 use std::time::{Duration, Instant};
 
+use self::company::{Company, Watch};
 use self::trial::Trial;
 use self::window::{Size, size_of};
 use super::{ThreadBasis, Threads, choose, ladder};
@@ -58,6 +61,8 @@ pub(crate) struct Pacer {
     /// Whether a trial has run.
     has_tried: bool,
     company: Company,
+    /// Watches for other work during the first window of each size.
+    watch: Watch,
     /// When the last batch ended.
     last_end: Option<Instant>,
     /// What is known about the steps of each size.
@@ -65,6 +70,8 @@ pub(crate) struct Pacer {
     trial: Option<Trial>,
     /// The time of all measured steps so far.
     generated: Duration,
+    /// The time before which no further size is tried only because it was first seen beside other work.
+    next_doubt: Option<Instant>,
     /// The time before which no further trial begins; `None` for a trial that may begin at once.
     next_trial: Option<Instant>,
     /// This time counts instead, if the steps have become much faster since the last trial.
@@ -73,33 +80,6 @@ pub(crate) struct Pacer {
     overdue: (u32, Duration),
     /// The last change of the number of threads.
     change: Option<GeneratingThreads>,
-}
-
-/// Whether other work shares the processors.
-#[derive(Debug, Default)]
-enum Company {
-    /// Nothing was computed yet.
-    #[default]
-    Unwatched,
-    /// A prompt is being computed.
-    Prompt(ConditionsWatch),
-    /// The first window after that prompt is being generated.
-    Window(ConditionsWatch),
-    /// There was other work, or the system does not report the necessary counters.
-    Possible,
-    Absent,
-}
-
-impl Company {
-    /// Returns whether no other work ran until the end of the first window. The first call decides.
-    fn is_absent(&mut self) -> bool {
-        if let Self::Prompt(watch) | Self::Window(watch) = self {
-            let seen = watch.so_far();
-            let is_reported = seen.waited.is_some() || seen.others.is_some();
-            *self = if is_reported && seen.is_quiet() { Self::Absent } else { Self::Possible };
-        }
-        matches!(self, Self::Absent)
-    }
 }
 
 /// The number of generating threads. Speeds are in tokens per second.
@@ -246,9 +226,13 @@ impl Pacer {
             return None;
         }
         if self.sizes.len() <= size {
-            self.sizes.resize(size + 1, Size::default());
+            self.sizes.resize_with(size + 1, Size::default);
         }
-        if let Some(seen) = self.sizes[size].step(took) {
+        let known = &mut self.sizes[size];
+        if !known.is_known() && matches!(known.company, Company::Unwatched) {
+            known.company = (self.watch.0)();
+        }
+        if let Some(seen) = known.step(took) {
             self.judge(size, seen, now);
         }
         None
@@ -258,21 +242,25 @@ impl Pacer {
     fn judge(&mut self, size: usize, seen: f64, now: Instant) {
         let is_first = !self.has_tried;
         let known = &mut self.sizes[size];
+        // The first call is the one after the first window.
+        let is_doubtful = known.is_doubtful();
         let begins = if is_first {
             let is_put_off = self.company.is_absent() && self.generated < QUIET_START;
             !is_put_off || known.is_slow()
         } else {
-            let is_wanted = self.at > 0 || known.is_slow();
+            let is_doubt_due = is_doubtful && is_due(self.next_doubt, now);
+            let is_wanted = self.at > 0 || known.is_slow() || is_doubt_due;
             let is_early = self.at > 0 && known.is_fast() && is_due(self.next_if_fast, now);
             is_early || (is_wanted && is_due(self.next_trial, now))
         };
         if begins && self.trial.is_none() {
             self.has_tried = true;
+            let is_precaution = is_first || (self.at == 0 && !known.is_slow());
             known.trial_begins(seen);
             // If the text began with fewer threads, a trial of more threads is put off.
             let rung = if is_first { self.at + 1 } else { usize::from(self.at == 0) };
             let is_any = rung < self.rungs.len();
-            self.trial = is_any.then(|| Trial::new((self.at, self.rungs.len()), rung, size, seen, is_first, now));
+            self.trial = is_any.then(|| Trial::new((self.at, self.rungs.len()), rung, size, seen, is_precaution, now));
         }
     }
 
@@ -285,8 +273,10 @@ impl Pacer {
         let is_change = at != self.at;
         self.at = at;
         // After a change, a trial of the earlier number at once would slow down a short text beside other work.
-        if is_change || !trial.is_first {
+        if is_change || !trial.is_precaution {
             self.put_off(trial.cost(), now);
+        } else {
+            self.next_doubt = Some(now + Duration::from_secs_f64(trial.cost().max(0.0) * MIN_REPAY));
         }
         self.overdue = (0, Duration::ZERO);
         if !is_change {
@@ -316,8 +306,8 @@ impl Pacer {
     /// Forgets what was measured, and generates with the threads of the rung `at`.
     fn begin_anew(&mut self, at: usize) {
         let (prompt, rungs) = (self.prompt, std::mem::take(&mut self.rungs));
-        let (company, last_end) = (std::mem::take(&mut self.company), self.last_end);
-        *self = Self { prompt, rungs, at, company, last_end, ..Self::default() };
+        let (company, watch, last_end) = (std::mem::take(&mut self.company), self.watch, self.last_end);
+        *self = Self { prompt, rungs, at, company, watch, last_end, ..Self::default() };
     }
 }
 

@@ -7,6 +7,10 @@ use proptest::prelude::*;
 use super::window::WINDOW;
 use super::*;
 
+/// Other work runs in the first window of each size that is seen from now on, or none.
+const BESIDE_OTHERS: Watch = Watch(|| Company::Possible);
+const ALONE: Watch = Watch(|| Company::Absent);
+
 /// A machine with two free cores: the nanoseconds that a step takes with these threads, as measured with the demo
 /// model.
 fn quiet(threads: u32) -> u64 {
@@ -58,7 +62,7 @@ impl Rig {
         let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
         // The result must not depend on the present load of this machine.
-        let pacer = Pacer { company: Company::Possible, ..Pacer::new(&chosen) };
+        let pacer = Pacer { company: Company::Possible, watch: BESIDE_OTHERS, ..Pacer::new(&chosen) };
         let (origin, clock) = (Instant::now(), Duration::ZERO);
         Self { pacer, changes: Vec::new(), last: None, steps, origin, clock, done: 0, cost: 0 }
     }
@@ -116,6 +120,18 @@ impl Rig {
         self.clock - begun
     }
 
+    /// No other work runs until [`company_comes`](Self::company_comes).
+    fn be_alone(&mut self) {
+        (self.pacer.company, self.pacer.watch) = (Company::Absent, ALONE);
+    }
+
+    /// From now on, other work runs beside the steps, also in first windows that have begun.
+    fn company_comes(&mut self) {
+        self.pacer.watch = BESIDE_OTHERS;
+        let undecided = self.pacer.sizes.iter_mut().filter(|size| !size.is_known());
+        undecided.for_each(|size| size.company = Company::Possible);
+    }
+
     /// Goes on until the next trial begins. If none begins, there will be none.
     fn until_trial(&mut self, parts: &[Part], machine: impl Fn(u32, usize) -> u64) {
         let end = self.clock + seconds(1000);
@@ -161,7 +177,7 @@ fn a_quiet_machine_keeps_its_threads_and_tries_others_once() {
 fn on_a_quiet_machine_a_short_text_tries_nothing() {
     for cores in [2, 16] {
         let mut rig = Rig::cores(cores);
-        rig.pacer.company = Company::Absent;
+        rig.be_alone();
         rig.go(QUIET_START - WINDOW, |_| 10_000_000);
         assert_eq!(rig.steps[..cores as usize].iter().sum::<u64>(), 0);
         rig.go(seconds(2), |_| 10_000_000);
@@ -172,7 +188,7 @@ fn on_a_quiet_machine_a_short_text_tries_nothing() {
 #[test]
 fn other_work_that_comes_to_a_quiet_machine_is_not_waited_out() {
     let mut rig = Rig::cores(2);
-    rig.pacer.company = Company::Absent;
+    rig.be_alone();
     assert_eq!(rig.go(seconds(1), quiet), []);
     assert_eq!(rig.go(Duration::from_millis(500), busy), [(2, 1)]);
 }
@@ -309,6 +325,26 @@ fn a_server_whose_batches_change_their_size_follows_the_machine() {
     rig.serve(seconds(600), SERVER, busy_batch);
     let back = rig.until_all(seconds(600), SERVER, quiet_batch);
     assert!(back < MAX_WAIT_OF_FEWER + seconds(10), "{back:?}");
+}
+
+#[test]
+fn a_size_that_is_first_seen_beside_other_work_is_tried() {
+    let mut rig = Rig::cores(2);
+    rig.be_alone();
+    assert_eq!(rig.serve(seconds(30), &[Generate(1)], quiet_batch), []);
+    // Eight texts at once are slow from their first step on, so no later step is slower than usual.
+    rig.company_comes();
+    assert_eq!(rig.serve(seconds(3), &[Generate(8)], busy_batch), [(2, 1)]);
+}
+
+#[test]
+fn a_size_that_is_first_seen_on_a_quiet_machine_is_not_tried() {
+    let mut rig = Rig::cores(2);
+    rig.be_alone();
+    rig.serve(seconds(30), &[Generate(1)], quiet_batch);
+    let before = rig.steps[1];
+    assert_eq!(rig.serve(seconds(30), SERVER, quiet_batch), []);
+    assert_eq!(rig.steps[1], before);
 }
 
 #[test]
@@ -542,6 +578,27 @@ proptest! {
             rig.serve(seconds(1), &parts, free);
             prop_assert_eq!(rig.pacer.at, 0);
         }
+    }
+
+    /// Whatever the quiet machine has computed before, fewer threads generate beside other work if they are faster.
+    #[test]
+    fn fewer_threads_are_found_beside_other_work(
+        cores in 2u32..4,
+        nanoseconds in 1_500_000u64..2_500_000,
+        history in prop::collection::vec((works(), 1u64..40), 0..6),
+        (slower, parts) in (12u64..20, works()),
+    ) {
+        let mut rig = Rig::cores(cores);
+        rig.be_alone();
+        let free = |threads: u32, tokens: usize| nanoseconds * (4 + tokens as u64) * u64::from(12 / threads) / 3;
+        for (parts, time) in &history {
+            prop_assert_eq!(rig.serve(seconds(*time), parts, free), []);
+        }
+        rig.company_comes();
+        let busy = |threads: u32, tokens: usize| free(threads, tokens) * if threads == 1 { 2 } else { slower };
+        // After the longest pause there are two windows and a trial, in which all sizes of steps take their turns.
+        rig.serve(MAX_WAIT + seconds(200), &parts, busy);
+        prop_assert_eq!(rig.pacer.rungs[rig.pacer.at], 1);
     }
 
     /// While other work goes on, trials take at most a tenth of the time.

@@ -37,8 +37,9 @@ pub(super) struct Trial {
     /// By how many seconds the steps of the complete windows were slower than the same number of steps at the present
     /// rung.
     cost: f64,
-    /// Whether this is the first trial. If it changes nothing, it does not delay the next one.
-    pub(super) is_first: bool,
+    /// Whether no step has become slow: the trial is the first one, or the first one of a size that was first seen
+    /// beside other work. If it changes nothing, it does not delay a trial of steps that become slow.
+    pub(super) is_precaution: bool,
 }
 
 impl Trial {
@@ -49,11 +50,11 @@ impl Trial {
         rung: usize,
         size: usize,
         before: f64,
-        is_first: bool,
+        is_precaution: bool,
         now: Instant,
     ) -> Self {
         let (seen, window) = (vec![(at, before)], Window::default());
-        Self { size, rung, rungs, at, seen, window, last: now, others: 0, cost: 0.0, is_first }
+        Self { size, rung, rungs, at, seen, window, last: now, others: 0, cost: 0.0, is_precaution }
     }
 
     fn fastest(&self) -> f64 {

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::company::Company;
+
 /// Minimum size of a window: `STEPS` steps that last at least `WINDOW`, or `FEW_STEPS` steps that last at least
 /// `LONG_WINDOW`.
 const STEPS: u32 = 4;
@@ -47,8 +49,10 @@ impl Window {
 }
 
 /// What is known about steps of one [size](size_of), with the present threads.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Size {
+    /// Whether other work runs in the first window. It is not watched later.
+    pub(super) company: Company,
     /// The number of seconds that a step usually takes.
     usual: Option<f64>,
     window: Window,
@@ -84,6 +88,17 @@ impl Size {
         Some(seen)
     }
 
+    /// Whether the first window is over.
+    pub(super) const fn is_known(&self) -> bool {
+        self.usual.is_some()
+    }
+
+    /// Whether other work ran in the first window, and no trial has been made since. The usual time may then be that of
+    /// too many threads.
+    pub(super) fn is_doubtful(&mut self) -> bool {
+        !matches!(self.company, Company::Unwatched) && !self.company.is_absent()
+    }
+
     /// Whether the steps have become slow.
     pub(super) fn is_slow(&self) -> bool {
         self.slow_windows >= PATIENCE
@@ -103,6 +118,7 @@ impl Size {
     pub(super) fn keep(&mut self, before: f64) {
         let usual = self.usual.unwrap_or(before);
         self.usual = Some(usual + (before - usual) * BELIEF);
+        self.company = Company::Absent;
     }
 
     /// The number of threads changes, and a step takes `ratio` times as long as before.
