@@ -14,7 +14,7 @@ pub(crate) struct AskArgs {
     /// Tokens of context. `8192+` is at least 8192, and more if that moves no layer to the host; `auto` is `4096+`; 0
     /// is the model's training context [default: at least 4096, and up to 32768 if that moves no layer to the host and
     /// leaves half of the remaining memory free]
-    #[arg(short, long, alias = "ctx-size", value_name = "N|N+|auto", value_parser = context)]
+    #[arg(short, long, aliases = ["ctx-size", "context", "context-length"], value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 if the
     /// gain in speed is worth the quality; `auto:q4_0` may also choose q4_0 [default: f16]

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::load::build_name;
-use autoplace::machine::{Gpu, GpuKind, Host, Machine, MeasurementCache, gib};
+use autoplace::machine::{Gpu, GpuKind, Host, Machine, MeasurementCache, gib, mib};
 
 use crate::sizes::{cut, size};
 
@@ -27,6 +27,9 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     }
     let mut gpu = match total {
         Some(0) => return Err("a GPU must have more than 0 bytes".to_owned()),
+        Some(bytes) if bytes < mib(1) => {
+            return Err(format!("a GPU has more than {bytes} bytes: write a unit, as in 12GiB"));
+        }
         Some(total) => {
             // The speed comes from the catalogue, and the size comes from the text. If a GPU is not in the catalogue,
             // it is assumed to be a CUDA card.
@@ -60,7 +63,7 @@ pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
     let names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
     let mut twice = names.iter().enumerate().filter(|(index, name)| names[..*index].contains(name));
     match twice.next() {
-        Some((_, name)) => Err(format!("--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`")),
+        Some((_, name)) => Err(format!("--gpu: two GPUs are called `{name}`: write `#0` and `#1` after their names")),
         None => Ok(()),
     }
 }
@@ -150,6 +153,7 @@ mod tests {
             assert_eq!(gpu.bandwidth.is_some(), name.starts_with("RTX"), "{text}");
         }
         assert!(gpu("RTX 409").unwrap_err().contains("RTX 4090"));
+        assert!(gpu("RTX 3060=12").unwrap_err().contains("write a unit, as in 12GiB"));
         let (card, chip) = (gpu("RTX 4090,free=22GiB").unwrap(), gpu("M4 Max 64GB").unwrap());
         assert_eq!((card.total, card.free, chip.total), (gib(24), gib(22), gib(48)));
         assert_eq!(memory_of(&[chip]), Some((gib(64), Some(546_000_000_000))));

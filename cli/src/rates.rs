@@ -5,7 +5,7 @@ use std::time::Duration;
 use autoplace::load::{self, RatesRequest, build_name, measure_rates};
 use autoplace::machine::{Machine, MatrixShape, MeasuredRates, MeasurementCache};
 
-use crate::terminal::{bar, fact};
+use crate::terminal::{bar, fact, line_to_stderr};
 
 /// Measures the rates of all devices and stores them. If stderr is a terminal, shows a progress bar.
 pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
@@ -19,7 +19,11 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
     });
     bar.finish_and_clear();
     measured?;
-    MeasurementCache::user().put_rates(machine, &build_name());
+    let cache = MeasurementCache::user();
+    cache.put_rates(machine, &build_name());
+    if cache.host_rates(&machine.host, &build_name()).is_none() {
+        line_to_stderr("note: the figures cannot be stored in the user's cache folder, so plans do not know them");
+    }
     Ok(())
 }
 

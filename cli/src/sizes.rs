@@ -1,7 +1,7 @@
 //! Parses sizes, rates and shares.
 
 use autoplace::machine::bytes::decimal;
-use autoplace::machine::{Bytes, ParseError};
+use autoplace::machine::{Bytes, ParseError, mib};
 use autoplace::memory::Headroom;
 
 /// Parses a number of bytes, in the notation of [`Bytes`].
@@ -27,6 +27,7 @@ pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
     let per_second = per_second.map(rate).transpose()?;
     match size(bytes)? {
         0 => Err("a host must have more than 0 bytes".to_owned()),
+        bytes if bytes < mib(1) => Err(format!("a host has more than {bytes} bytes: write a unit, as in 64GiB")),
         bytes => Ok((bytes, per_second)),
     }
 }
@@ -51,9 +52,16 @@ pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::headroom;
+    use super::{headroom, ram};
     use autoplace::machine::mib;
     use autoplace::memory::Headroom;
+
+    #[test]
+    fn memory_without_a_unit_is_refused_if_it_is_too_little() {
+        assert_eq!(ram("64GiB:60GB/s"), Ok((64 << 30, Some(60_000_000_000))));
+        assert!(ram("64").unwrap_err().contains("as in 64GiB"));
+        assert_eq!(ram("68719476736"), Ok((64 << 30, None)));
+    }
 
     #[test]
     fn a_headroom_is_a_preset_a_size_or_a_share() {

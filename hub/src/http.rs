@@ -101,10 +101,20 @@ impl Http {
         Self { agent: config.build().new_agent(), endpoint, token, patience }
     }
 
-    /// Requests a whole answer and returns its text.
+    /// Requests a whole answer and returns its text. If the host's name is not found, there are only two attempts,
+    /// because without a network all attempts fail.
     pub(crate) fn text(&self, url: &str) -> Result<String, Error> {
+        let mut lookups = 0;
         self.patiently(&AtomicBool::new(false), |_| {
-            let answer = self.get(url, None)?;
+            let answer = self.get(url, None).map_err(|failure| match failure {
+                Failure::Again { url, problem, .. } if is_lookup(&problem) && lookups > 0 => {
+                    Error::Network { url, problem, attempts: lookups + 1 }.into()
+                }
+                failure => {
+                    lookups += 1;
+                    failure
+                }
+            })?;
             let url = shown(&answer.url);
             let mut text = String::new();
             let mut body = answer.body.into_reader().take(MAX_LISTING + 1);
@@ -284,6 +294,12 @@ fn network(url: &str, error: &ureq::Error) -> Failure {
         error => return passing(&url, format!("cannot be reached: {error}")),
     };
     Error::Answer { url, problem }.into()
+}
+
+/// Whether an attempt has failed because the host's name was not found. The standard library has no kind of error for
+/// this, only these words (`cvt_gai`).
+fn is_lookup(problem: &str) -> bool {
+    ["failed to lookup address information", "host not found"].iter().any(|words| problem.contains(words))
 }
 
 /// Sleeps, until the time has passed or the fetch is cancelled.

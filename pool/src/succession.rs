@@ -14,7 +14,8 @@ const FORGOTTEN: f64 = 0.01;
 /// The weight of the newest time in a mean time.
 const NEWEST: f64 = 0.2;
 
-/// The weight of all successions that were not seen yet, in the sum of weights, and of all models in their shares.
+/// A weight beside the observed weights. Among successions, all that were not seen yet share it; among requests, all
+/// models share it equally.
 const DOUBT: f64 = 1.0;
 
 /// The share of its weight that a request keeps in the models' shares when another one comes: about the last thirty
@@ -92,7 +93,7 @@ impl Succession {
     }
 
     /// The probability that `to` follows `from`. All successions that were not seen yet are together as likely as one
-    /// that was seen once. The share of `to` in all requests is the part of `to` in them.
+    /// that was seen once; each model has its share of all requests in this probability.
     fn follows(&self, from: &str, to: &str) -> f64 {
         let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
         let all: f64 = followers.iter().map(|follower| follower.weight).sum();

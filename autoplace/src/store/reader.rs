@@ -57,7 +57,7 @@ impl StoreReader {
         match read {
             Ok(data) => {
                 let data = Arc::new(data);
-                lock(tree).was_read(id, &data, folder.get());
+                lock(tree).keep_read(id, &data, folder.get());
                 Some((data, true))
             }
             Err(error) => {

@@ -24,14 +24,14 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Uses a folder that was opened with these pieces. Returns the pieces in memory that are to be written.
-    fn has_opened(&self, folder: Folder, found: Vec<Header>, folder_bytes: u64) -> Vec<Id> {
+    fn use_folder(&self, folder: Folder, found: Vec<Header>, folder_bytes: u64) -> Vec<Id> {
         // The lock is held, so that whoever adds a piece sees either no folder or all of its pieces.
         let mut tree = lock(&self.tree);
         let folder = self.folder.get_or_init(|| folder);
         if folder.is_ours() {
             return tree.taken_over(found, folder_bytes, folder);
         }
-        tree.has_files(found, folder);
+        tree.add_files(found, folder);
         Vec::new()
     }
 }
@@ -144,7 +144,7 @@ impl Writer {
                     done.done();
                 }
             };
-            let in_memory = shared.has_opened(folder, found, folder_bytes);
+            let in_memory = shared.use_folder(folder, found, folder_bytes);
             done.add(in_memory.len());
             done.open();
             write_all(in_memory);

@@ -115,9 +115,12 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
         )
         .into());
     }
-    for folder in [&args.write, &args.picture, &args.submission].into_iter().flatten().filter_map(|file| file.parent())
-    {
-        if !folder.as_os_str().is_empty() && !folder.is_dir() {
+    let files = [&args.write, &args.picture, &args.submission, args.ready.file()];
+    for file in files.into_iter().flatten() {
+        if file.is_dir() {
+            return Err(in_file(file, "this is a folder: write the name of a file").into());
+        }
+        if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
             return Err(in_file(folder, "the folder does not exist").into());
         }
     }
@@ -130,21 +133,20 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     } else {
         measured(args)?
     };
-    if let Some(file) = &args.write {
-        fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
-    }
-    if let Some(file) = &args.submission {
-        submit(&measurement, file)?;
-    }
-    if let Some(file) = &args.picture {
-        picture::write_measured(file, &measurement, &others, &table::rows(&measurement))?;
-    }
+    // The measurement took minutes, so it is printed and written to the other files even if a file cannot be written.
     let printed = print(&match args.format() {
         Format::Table => table::text(&measurement),
         Format::Markdown => table::markdown(&measurement),
         Format::Json => measurement.to_json(),
         Format::LlamaBench => bench::jsonl(&measurement),
     });
+    let json = args.write.as_ref().map(|file| {
+        fs::write(file, measurement.to_json()).map_err(|error| Box::<dyn Error>::from(in_file(file, error)))
+    });
+    let submission = args.submission.as_ref().map(|file| submit(&measurement, file));
+    let rows = || table::rows(&measurement);
+    let picture = args.picture.as_ref().map(|file| picture::write_measured(file, &measurement, &others, &rows()));
+    [json, submission, picture].into_iter().flatten().collect::<Result<(), _>>()?;
     Ok(if is_stopped { ExitCode::from(130) } else { printed })
 }
 

@@ -47,6 +47,11 @@ impl ReadyArgs {
         self.ready.is_some()
     }
 
+    /// The file in which the plan that passed is saved.
+    pub(super) const fn file(&self) -> &Option<PathBuf> {
+        &self.save
+    }
+
     fn how(&self) -> Ready {
         let mut ready = if self.quick { Ready::quick() } else { Ready::default() };
         if let Some(runs) = self.ready.flatten() {
@@ -76,13 +81,14 @@ pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     let how = args.ready.how();
     let (readiness, is_stopped) = with_measure(args, |measure, _, _| Ok(measure.ready(&how)?))?;
-    if let (Some(plan), Some(file)) = (&readiness.plan, &args.ready.save) {
-        plan.write(file)?;
-    }
+    // The runs took minutes, so the result is printed even if the plan cannot be written.
     let printed = print(&match args.format() {
         Format::Json => readiness.to_json(),
         _ => text(&readiness),
     });
+    if let (Some(plan), Some(file)) = (&readiness.plan, &args.ready.save) {
+        plan.write(file)?;
+    }
     Ok(match readiness.passed() {
         true => printed,
         false if is_stopped || readiness.is_stopped => ExitCode::from(130),

@@ -95,7 +95,7 @@ pub(crate) struct PlanArgs {
     /// Saves the plan to a file, which `run --plan` and `chat --plan` follow exactly
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
-    /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio
+    /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio, koboldcpp, llama-cpp-2
     #[arg(long, value_name = "TOOL", value_enum, hide_possible_values = true, conflicts_with = "json")]
     pub(crate) emit: Option<Tool>,
 }

@@ -119,10 +119,10 @@ impl LoadArgs {
                 }
                 Err(error) => return Err(error.into()),
                 Ok(model) => {
-                    let plan = model.placement();
+                    let (plan, report) = (model.placement(), model.report());
                     note(summary(&plan));
                     // The first note is the reason for the placement. `/placement` shows it, so it is skipped here.
-                    plan.notes.iter().skip(1).for_each(note);
+                    plan.notes.iter().skip(1).chain(&report.notes).for_each(note);
                     return Ok(Some(model));
                 }
             }

@@ -2,8 +2,8 @@
 //!
 //! [`source`] finds the model and [`load`] loads it. [`serve`](mod@serve) serves it, and [`pool`] serves several
 //! models. The settings for generating are in [`texts`], [`sampling`] and [`drafts`]. [`session`] is the chat at a
-//! terminal and [`editor`] its line editor. [`files`] reads the files that a message names, [`media`] reads images and
-//! sounds, and [`screen`] prints.
+//! terminal and [`editor`] its line editor. [`piped`](mod@piped) reads stdin, [`files`] reads the files that a message
+//! names, [`media`] reads images and sounds, [`screen`] prints, and [`warnings`] shows the library's warnings.
 
 mod drafts;
 mod editor;
@@ -11,6 +11,7 @@ mod files;
 mod load;
 mod media;
 mod page;
+mod piped;
 mod pool;
 mod pool_page;
 mod sampling;
@@ -20,9 +21,10 @@ mod session;
 mod source;
 mod store;
 mod texts;
+mod warnings;
 
 use std::error::Error;
-use std::io::{self, IsTerminal, stdin, stdout};
+use std::io::{IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -39,10 +41,11 @@ use crate::template;
 use drafts::DraftArgs;
 use load::LoadArgs;
 use media::MediaArgs;
+use piped::piped;
 use sampling::SamplingArgs;
 use screen::{more_context, note, note_full, write};
 pub(crate) use serve::{ServeArgs, serve};
-use session::Session;
+use session::{Session, check_length};
 use source::Files;
 pub(crate) use source::here;
 use texts::TextArgs;
@@ -76,7 +79,7 @@ pub(crate) struct TalkArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     talk: TalkArgs,
-    /// The prompt to answer; text from a pipe is appended
+    /// The prompt to answer; text from a pipe is appended. `-` is stdin's text alone
     #[arg(conflicts_with_all = ["said", "file"])]
     prompt: Option<String>,
 }
@@ -84,7 +87,9 @@ pub(crate) struct RunArgs {
 /// Answers one prompt. If there is none, begins a chat.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     let said = args.talk.texts.prompt()?;
-    talk(&args.talk, prompt(args.prompt.as_deref().or(said.as_deref()))?, None)
+    let is_stdin = args.prompt.as_deref() == Some("-");
+    let said = args.prompt.as_deref().filter(|_| !is_stdin).or(said.as_deref());
+    talk(&args.talk, prompt(said, is_stdin)?, None)
 }
 
 /// Chats. If a first message is given, answers it first.
@@ -92,18 +97,18 @@ pub(crate) fn chat(args: &TalkArgs) -> Result<ExitCode, Box<dyn Error>> {
     talk(args, None, args.texts.prompt()?)
 }
 
-/// The prompt, followed by the text from a pipe; `None` if there is neither, and a person can type messages.
-fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
+/// The prompt, followed by the text from a pipe; `None` if there is neither, and a person can type messages. If
+/// `is_stdin` is true, a terminal is read like a pipe.
+fn prompt(said: Option<&str>, is_stdin: bool) -> Result<Option<String>, Box<dyn Error>> {
     let mut prompt = said.unwrap_or_default().to_owned();
-    if stdin().is_terminal() {
+    if stdin().is_terminal() && !is_stdin {
         return Ok((!prompt.is_empty()).then_some(prompt));
     }
-    let piped = io::read_to_string(stdin()).map_err(|error| format!("cannot read stdin: {error}"))?;
-    let piped = without_byte_order_mark(&piped);
+    let piped = piped(if prompt.is_empty() { "is the prompt" } else { "is added to the prompt" })?;
     if !prompt.is_empty() && !piped.is_empty() {
         prompt += "\n\n";
     }
-    prompt += piped.trim_end_matches(['\r', '\n']);
+    prompt += &piped;
     if prompt.trim().is_empty() {
         return Err("there is no prompt, neither as an argument nor on stdin".into());
     }
@@ -114,6 +119,8 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
 /// person, or answers every line of a pipe.
 fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
     args.drafts.check()?;
+    // The session reports the sentinel's events.
+    warnings::show(false);
     let stop = Stop::listen()?;
     let request = args.load.request();
     // A prompt without images needs no projector. But in a chat, a person may send an image at any time.
@@ -173,15 +180,13 @@ fn converse(
         chat = chat.system(system);
     }
     chat = args.texts.answered(chat);
-    let mut seen = shown(media, &model).map(Part::Media).collect::<Vec<_>>();
+    let mut seen: Vec<Part> = shown(media, &model).map(Part::Media).collect();
     let mut session = Session::new(model, chat, stop);
     if let Some(prompt) = prompt {
-        seen.push(Part::text(prompt));
-        return session.say(seen);
+        return session.say_text(seen, &prompt);
     }
     if let Some(first) = first {
-        seen.push(Part::text(first));
-        let is_stopped = session.say(std::mem::take(&mut seen))?;
+        let is_stopped = session.say_text(std::mem::take(&mut seen), &first)?;
         if is_stopped || args.texts.single_turn {
             return Ok(is_stopped);
         }
@@ -195,8 +200,7 @@ fn converse(
         if line.trim().is_empty() {
             continue;
         }
-        seen.push(Part::text(line));
-        if session.say(std::mem::take(&mut seen))? {
+        if session.say_text(std::mem::take(&mut seen), line)? {
             return Ok(true);
         }
         if args.texts.single_turn {
@@ -213,6 +217,7 @@ fn go_on(
     (media, prompt): (Vec<(PathBuf, Media)>, &str),
     stop: &Stop,
 ) -> Result<bool, Box<dyn Error>> {
+    check_length(prompt, model)?;
     let why = if args.texts.raw { "with --raw" } else { "because the model has no chat template" };
     note(format!("{why}, the prompt is continued as plain text"));
     let whole = shown(media, model).fold(Prompt::text(""), Prompt::then_media);

@@ -65,7 +65,8 @@ pub(super) fn serve(args: &ServeArgs, keys: Vec<String>, listener: TcpListener) 
     let Some(models) = sources.read(find)? else { return Ok(ExitCode::from(130)) };
     for model in &models.models {
         let beside = model.mmproj.as_ref().map(|file| format!(", images or sound by {}", file.display()));
-        note(format!("{}: {}{}", model.name, model.model.display(), beside.unwrap_or_default()));
+        let lacking = if model.model.exists() { "" } else { " (there is no such file)" };
+        note(format!("{}: {}{lacking}{}", model.name, model.model.display(), beside.unwrap_or_default()));
     }
     let (threads, images) = (args.load.threads(), args.load.projector.limits());
     let requests =

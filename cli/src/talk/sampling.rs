@@ -19,13 +19,13 @@ pub(super) struct SamplingArgs {
     #[arg(long, value_name = "K")]
     top_k: Option<u32>,
     /// Keeps the likeliest tokens whose probabilities add up to P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = share)]
     top_p: Option<f32>,
     /// Keeps tokens at least P times as likely as the likeliest
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = share)]
     min_p: Option<f32>,
     /// Keeps tokens of typical surprise, up to a total probability of P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = share)]
     typical_p: Option<f32>,
     /// Keeps tokens at most N standard deviations below the likeliest
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -37,7 +37,7 @@ pub(super) struct SamplingArgs {
     #[arg(long, value_name = "F")]
     dynatemp_exp: Option<f32>,
     /// Probability of dropping the likeliest tokens (XTC)
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = share)]
     xtc_probability: Option<f32>,
     /// Minimum probability of a token that XTC drops
     #[arg(long, value_name = "P")]
@@ -133,6 +133,12 @@ impl SamplingArgs {
         own.logit_bias.extend(&self.logit_bias);
         own
     }
+}
+
+/// Parses a probability, or a sum of probabilities.
+fn share(text: &str) -> Result<f32, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "write a number from 0 to 1".to_owned())
 }
 
 /// Parses a number of tokens. -1 means the whole context, which is written as a large number.

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use autoplace::chat::ReplyPart;
 use autoplace::generate::{self, FinishReason};
@@ -12,6 +13,17 @@ use console::Style;
 
 use crate::stop::Stop;
 use crate::terminal::{shown, unwritten};
+
+/// Whether the last line of an answer is still without a line break.
+static IS_OPEN: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line that is not part of an answer, while an answer may be printed.
+pub(super) fn note_apart(text: impl Display) {
+    if IS_OPEN.load(Relaxed) && stdout().is_terminal() {
+        dimmed("\n");
+    }
+    note(text);
+}
 
 /// Prints a line that is not part of an answer.
 pub(super) fn note(text: impl Display) {
@@ -52,7 +64,8 @@ pub(super) fn more_context(error: generate::Error) -> Box<dyn Error> {
     }
 }
 
-const MORE: &str = "--ctx N or --ctx auto gives more";
+/// Advice for a text that does not fit into the context.
+pub(super) const MORE: &str = "--ctx N or --ctx auto gives more";
 
 struct Answer {
     /// Whether the text printed last was reasoning.
@@ -81,6 +94,7 @@ impl Answer {
         let mut out = stdout().lock();
         let text = if out.is_terminal() { &shown(text) } else { text };
         self.is_open = !text.ends_with('\n');
+        IS_OPEN.store(self.is_open, Relaxed);
         out.write_all(text.as_bytes())?;
         out.flush()
     }

@@ -35,6 +35,7 @@ use super::sampling::SamplingArgs;
 use super::screen::note;
 use super::source::Files;
 use super::texts::ShiftArgs;
+use super::warnings;
 use crate::ask::CacheRam;
 use crate::files;
 use crate::llama_cpp::{api_keys, api_keys_in_file};
@@ -137,6 +138,7 @@ pub(crate) struct ServeArgs {
 
 /// Serves a model until Ctrl-C, and then lets the running requests finish. A second Ctrl-C ends them.
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
+    warnings::show(true);
     let keys = args.keys()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|error| format!("cannot listen on {address}: {error}"))?;

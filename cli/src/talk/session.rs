@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use autoplace::chat::{Content, Part, Role};
 use autoplace::generate::{Chat, Statistics};
+use autoplace::machine::Bytes;
 use autoplace::watch::{Event, Sentinel};
 use autoplace::{Model, Plan};
 use rustyline::error::ReadlineError;
@@ -13,12 +14,12 @@ use super::editor::Editor;
 use super::files::{WithFiles, with_files};
 use super::load::summary;
 use super::media::line;
-use super::screen::{more_context, note, note_full, write};
+use super::screen::{MORE, more_context, note, note_full, write};
 use crate::stop::Stop;
 use crate::terminal::print;
 
-/// Maximum number of bytes that a token is assumed to have. A file is not read if it has more bytes than this number
-/// times the tokens of the context.
+/// Maximum number of bytes that a token is assumed to have. If a file or a prompt has more bytes than this number times
+/// the tokens of the context, the file is not read, and the prompt is not tokenized.
 const MAX_PER_TOKEN: u64 = 128;
 /// The model is loaded again only if that makes it faster by at least this share.
 const MIN_GAIN: f64 = 0.1;
@@ -106,9 +107,16 @@ impl Session {
         }
     }
 
+    /// Prints the answer to a text, before which images and sounds may come. Returns what [`say`](Self::say) returns.
+    pub(super) fn say_text(&mut self, mut seen: Vec<Part>, text: &str) -> Result<bool, Box<dyn Error>> {
+        check_length(text, &self.model)?;
+        seen.push(Part::text(text));
+        self.say(seen)
+    }
+
     /// Prints the answer to a message. Returns whether Ctrl-C ended the answer; the text so far stays in the
     /// conversation.
-    pub(super) fn say(&mut self, message: impl Into<Content>) -> Result<bool, Box<dyn Error>> {
+    fn say(&mut self, message: impl Into<Content>) -> Result<bool, Box<dyn Error>> {
         let mut parts = self.chat.say(message).map_err(more_context)?;
         self.stop.begin(parts.abort_handle());
         let outcome = write(&mut parts, &self.stop);
@@ -165,6 +173,21 @@ impl Session {
         let predicted = predicted.as_deref().unwrap_or("nothing");
         let used = self.last.map_or(0, |last| last.prompt_tokens + last.generated_tokens);
         format!("answer     {answer}\npredicted  {predicted}\ncontext    {used} of {} tokens", plan.context.n_ctx)
+    }
+}
+
+/// Refuses a prompt that is far too long for the context. A tokenizer needs up to 120 times as much memory as the text,
+/// so the text is not tokenized.
+pub(super) fn check_length(prompt: &str, model: &Model) -> Result<(), Box<dyn Error>> {
+    let n_ctx = model.placement().context.n_ctx;
+    let bytes = prompt.len() as u64;
+    match bytes > u64::from(n_ctx) * MAX_PER_TOKEN {
+        false => Ok(()),
+        true => Err(format!(
+            "the prompt has {}, which is more text than a context of {n_ctx} tokens can hold: {MORE}",
+            Bytes(bytes)
+        )
+        .into()),
     }
 }
 

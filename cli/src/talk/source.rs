@@ -2,7 +2,7 @@
 //! machine, and fetches them.
 
 use std::error::Error;
-use std::io::{IsTerminal, Write, stderr, stdin};
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +15,7 @@ use autoplace::plan::Request;
 use autoplace_hub::{self as hub, Candidate, Choice, Hub, Name, Outcome, Preference};
 
 use super::screen::note;
+use crate::files::in_file;
 use crate::stop::Stop;
 use crate::terminal::bar;
 
@@ -68,14 +69,14 @@ impl SourceArgs {
     ) -> Result<Option<Files>, Box<dyn Error>> {
         let of_projector = wanted.name()?;
         if !Name::is_hub_name(model) && of_projector.is_none() {
-            let model = PathBuf::from(model);
+            let model = local(Path::new(model))?;
             return Ok(Some(Files { projector: wanted.beside(&model), model }));
         }
         let (hub, machine) = (self.hub()?, load::detect()?);
         let (model, header, beside) = if Name::is_hub_name(model) {
             self.picked(&model.parse()?, &hub, &machine, request, wanted)?
         } else {
-            (At::Here(PathBuf::from(model)), Header::open(model)?, Vec::new())
+            (At::Here(local(Path::new(model))?), Header::open(model)?, Vec::new())
         };
         let is_beside = of_projector.is_none();
         let projectors = of_projector.map_or(Ok(beside), |name| hub.projectors(&name))?;
@@ -289,7 +290,7 @@ pub(crate) fn here(
     request: &Request,
     machine: impl FnOnce() -> Result<Machine, Box<dyn Error>>,
 ) -> Result<PathBuf, Box<dyn Error>> {
-    let Some(name) = model.to_str().filter(|name| Name::is_hub_name(name)) else { return Ok(model.to_owned()) };
+    let Some(name) = model.to_str().filter(|name| Name::is_hub_name(name)) else { return Ok(local(model)?) };
     let hub = Hub::from_env()?;
     let may_fetch = !hub.is_offline();
     let hub = hub.offline(true);
@@ -303,6 +304,22 @@ pub(crate) fn here(
     // If no file can be placed, the plan that the caller makes gives the reason.
     let any = || hub.cached(pick.candidates.first()?);
     pick.cached.or_else(any).ok_or_else(|| pick.choice.reason.into())
+}
+
+/// The path of a local model. If there is no such file, the error says how models are named.
+fn local(model: &Path) -> Result<PathBuf, String> {
+    match model.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let hub_name = model.to_str().map(|name| format!("hf:{name}"));
+            let hint = match hub_name.filter(|name| name.parse::<Name>().is_ok() && !name.ends_with(".gguf")) {
+                Some(name) => format!("{name} is the model of that name on the hub"),
+                None => "a model is a GGUF file, or hf:OWNER/NAME[:QUANT] on a hub".to_owned(),
+            };
+            let problem = format!("there is no such file; {hint}; `autoplace list` lists the models on this machine");
+            Err(in_file(model, problem))
+        }
+        _ => Ok(model.to_owned()),
+    }
 }
 
 /// Lists the model's files with their placements, and marks the one that is chosen.

@@ -49,10 +49,10 @@ pub(super) struct TextArgs {
     #[command(flatten)]
     shift: ShiftArgs,
     /// Constrains answers by a JSON schema
-    #[arg(long, value_name = "JSON", value_parser = json, conflicts_with = "json_schema_file")]
+    #[arg(long, value_name = "JSON", value_parser = schema, conflicts_with = "json_schema_file")]
     json_schema: Option<Value>,
     /// Constrains answers by the JSON schema in a file
-    #[arg(long, value_name = "FILE", value_parser = json_of_file)]
+    #[arg(long, value_name = "FILE", value_parser = schema_of_file)]
     json_schema_file: Option<Value>,
     /// Constrains answers by a grammar in GBNF (llama.cpp's notation) or in Lark
     #[arg(long, value_name = "GBNF", value_parser = grammar, conflicts_with_all = ["grammar_file", "json_schema", "json_schema_file"])]
@@ -179,8 +179,14 @@ fn json(text: &str) -> Result<Value, String> {
     text.parse().map_err(|error| format!("it is not JSON: {error}"))
 }
 
-fn json_of_file(file: &str) -> Result<Value, String> {
-    json(&files::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
+/// Parses a JSON schema, which must be enforceable.
+fn schema(text: &str) -> Result<Value, String> {
+    let schema = json(text)?;
+    Constraint::json_schema(schema.clone()).check().map(|()| schema).map_err(|error| error.to_string())
+}
+
+fn schema_of_file(file: &str) -> Result<Value, String> {
+    schema(&files::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
 }
 
 /// Parses a grammar, whose syntax must be valid. Its tokens are looked up when the model is loaded.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli_support::User;
+use crate::cli_support::{User, demo, text};
 use crate::server::{Server, TEXT, rest};
 
 /// For a server with this key, the number of a prompt's tokens that it did not need to compute.
@@ -34,6 +34,9 @@ fn a_folder_is_listed_counted_and_cleared_and_each_key_finds_its_own_texts() {
         let cached = cached(&server, key);
         // Only the server may write to the folder and remove its files.
         user.fails(&["cache", "clear", dir], 1, &["another process writes into this folder"]);
+        let beside = user.autoplace(&["run", &demo(), "Once", "-n", "1", "--ctx", "64", "--cache-dir", dir]);
+        let beside = text(&beside.stderr);
+        assert!(beside.contains("\nwarning: another process writes to "), "{beside}");
         server.interrupt();
         assert_eq!(server.wait().code(), Some(0));
         cached

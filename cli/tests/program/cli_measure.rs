@@ -40,6 +40,21 @@ fn a_stored_measurement_is_shown_in_every_format() {
     assert_eq!(Measurement::from_json(&show("json")).unwrap(), measurement);
 }
 
+#[test]
+fn a_measurement_is_shown_even_if_a_file_cannot_be_written() {
+    let user = User::new();
+    let (file, _) = measured(&user, &["--rounds", "1", "--steps", "2"]);
+    // No file system has such a long name.
+    let names = ["", &"x".repeat(300), "it.svg"];
+    let [folder, long, picture] = names.map(|name| user.path(name).display().to_string());
+    let table = user.says(&["measure", &file]);
+    let output = user.autoplace(&["measure", &file, "--write", &long, "--picture", &picture]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), table));
+    assert!(text(&output.stderr).contains(&long), "{}", text(&output.stderr));
+    user.fails(&["measure", &file, "--write", &folder], 1, &["this is a folder"]);
+    assert!(fs::read_to_string(picture).unwrap().starts_with("<svg"));
+}
+
 /// The keys of an object in their order, each with the type of its value.
 fn shape(line: &str) -> Vec<(String, Discriminant<Value>)> {
     let object: serde_json::Map<String, Value> = line.parse().unwrap();
@@ -110,6 +125,8 @@ fn an_impossible_measurement_is_refused_before_anything_is_measured() {
     user.fails(&["measure", &demo, "--steps", "1"], 2, &["--steps"]);
     user.fails(&["measure", &demo, "--ready", "--format", "markdown"], 1, &["--ready"]);
     user.fails(&["measure", json.to_str().unwrap(), "--ready"], 1, &["only shown again"]);
+    let nowhere = user.path("nowhere/plan.json");
+    user.fails(&["measure", &demo, "--ready", "--save", nowhere.to_str().unwrap()], 1, &["the folder does not exist"]);
     for (wrong, word) in [
         (["--quick", "--at=0"], "--at"),
         (["--quick", "--json"], "--ready"),

@@ -1,7 +1,7 @@
 //! `autoplace run` and `autoplace chat` with pipes: answers go to stdout, and everything else goes to stderr.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Output, Stdio};
 
 use crate::cli_support::{User, demo, text};
@@ -48,9 +48,37 @@ fn a_prompt_is_an_argument_or_comes_through_a_pipe_or_both_one_after_the_other()
     assert!(!beside.contains('\u{1b}'), "a pipe has no colours: {beside:?}");
 
     assert_eq!(said(&talk(&user, &["run", "demo"], &format!("{PROMPT}\n"))).0, answer);
+    assert_eq!(said(&talk(&user, &["run", "demo", "-"], PROMPT)).0, answer);
     let (head, tail) = PROMPT.split_at(13);
     let both = said(&talk(&user, &["run", "demo", head], tail)).0;
     assert_eq!(both, said(&talk(&user, &["run", "demo", &format!("{head}\n\n{tail}")], "")).0);
+}
+
+/// The program waits for a pipe into which nobody writes, and says so.
+#[test]
+fn a_pipe_that_stays_open_is_waited_for_with_a_word() {
+    let user = User::new();
+    let mut command = user.command(&[&["run", &demo(), PROMPT], &SHORT[..]].concat());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut beside = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    beside.read_line(&mut first).unwrap();
+    assert_eq!(first, "waiting for the end of stdin: its text is added to the prompt\n");
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &output.stdout), (Some(0), &talk(&user, &["run", "demo", PROMPT], "").stdout));
+}
+
+/// A tokenizer would need a hundred times the memory of the text.
+#[test]
+fn a_prompt_that_is_far_too_long_is_refused_untokenized() {
+    let user = User::new();
+    for args in [&["run", "demo"][..], &["run", "demo", "--raw"]] {
+        let refused = talk(&user, args, &"a".repeat(512 * 128 + 1));
+        let beside = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{beside}");
+        assert!(beside.contains("is more text than a context of 512 tokens can hold: --ctx N"), "{beside}");
+    }
 }
 
 #[test]
@@ -149,12 +177,20 @@ fn reasoning_is_not_part_of_the_answer() {
 fn an_impossible_request_is_refused_before_anything_is_loaded() {
     let user = User::new();
     let demo = demo();
-    user.fails(&["run", "/nowhere/at/all.gguf", "hi"], 1, &["all.gguf"]);
+    user.fails(
+        &["run", "/nowhere/at/all.gguf", "hi"],
+        1,
+        &["all.gguf: there is no such file; a model is a GGUF file, or"],
+    );
+    user.fails(&["chat", "qwen3:8b"], 1, &["there is no such file", "`autoplace list`"]);
+    user.fails(&["plan", "Qwen/Qwen3-8B-GGUF"], 1, &["hf:Qwen/Qwen3-8B-GGUF is the model of that name on the hub"]);
     user.fails(&["run", &demo], 1, &["no prompt"]);
     user.fails(&["chat", &demo], 1, &["no chat template", "--template", "chatml"]);
     user.fails(&["run", &demo, "hi", "--system", "Be brief."], 1, &["no chat template"]);
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
+    user.fails(&["chat", &demo, "--top-p", "7"], 2, &["--top-p", "a number from 0 to 1"]);
+    user.fails(&["chat", &demo, "--json-schema", r#"{"type": "foo"}"#], 2, &["cannot be enforced", "foo"]);
     user.fails(&["chat", &demo, "-n", "-3"], 2, &["--max-tokens"]);
     // `--plan` cannot be combined with arguments that ask for another plan.
     user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);

@@ -162,6 +162,11 @@ fn a_server_that_is_silent_or_not_there_is_an_error() {
     // Nobody listens on port 1, so the connection is refused.
     let error = repository(&impatient(hub("http://127.0.0.1:1", world.cache.path()))).unwrap_err();
     assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
+    // The name of a host has no part of more than 63 letters, so this one is not found, with or without a network.
+    let unknown = hub(&format!("http://{}.example", "a".repeat(64)), world.cache.path());
+    let unknown = unknown.patience(Duration::from_secs(20), 6, Duration::from_millis(1));
+    let error = repository(&unknown).unwrap_err();
+    assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
 }
 
 #[test]

@@ -50,12 +50,12 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Records that a whole request has arrived. Until it is answered, the connection isn't closed to make room.
-    pub(super) fn has_asked(&self) {
+    pub(super) fn request_arrived(&self) {
         *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Records that the client has its answer.
-    fn is_answered(&self) {
+    fn answer_ended(&self) {
         *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.room.notify_one();
     }
@@ -76,8 +76,8 @@ impl Connection {
 /// Accepts connections until `stop`, then lets running answers finish for at most `timeout`. Then the remaining answers
 /// end with an error, which cancels their texts. Connections of clients that do not read it are closed.
 ///
-/// If there are more than `most` connections, the oldest one whose client has sent no whole request for [`TO_ASK`] is
-/// closed. So silent clients cannot block others. If there is none, a new client waits.
+/// If there would be more than `most` connections, the one is closed that has been idle longest, and for [`TO_ASK`] at
+/// least. So silent clients cannot block others. If there is none, a new client waits.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -187,7 +187,7 @@ async fn answer(
     };
     // A request with a body is whole when the body has been read.
     if request.body().is_end_stream() {
-        connection.has_asked();
+        connection.request_arrived();
     }
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Arc::clone(&connection));
@@ -216,7 +216,7 @@ struct Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.connection.is_answered();
+        self.connection.answer_ended();
         let line = json!({
             "time": self.time.to_rfc3339_opts(SecondsFormat::Micros, true), "peer": self.connection.peer.to_string(),
             "method": self.method.as_str(), "path": self.path, "status": self.status,
@@ -283,9 +283,9 @@ mod tests {
         let mut open = vec![Arc::clone(&asked), Arc::clone(&silent)];
         assert_eq!(admit(&mut open, &new, 2), Ok(()));
         assert!(Arc::ptr_eq(&open[0], &asked) && Arc::ptr_eq(&open[1], &new) && open.len() == 2);
-        new.is_answered();
+        new.answer_ended();
         assert!(admit(&mut open, &silent, 2).is_err_and(|wait| wait <= TO_ASK), "it may send another request");
-        new.has_asked();
+        new.request_arrived();
         assert_eq!(admit(&mut open, &silent, 2), Err(TO_ASK));
         assert_eq!(open.len(), 2);
         open.pop();

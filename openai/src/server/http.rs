@@ -169,7 +169,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             .await
             .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request's body is incomplete"))??;
         // From now on, the connection isn't closed to make room for others.
-        connection.has_asked();
+        connection.request_arrived();
         let under_way = UnderWay {
             connection,
             room: Arc::new(room),

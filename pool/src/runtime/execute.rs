@@ -46,7 +46,7 @@ impl Shared {
         patience: Duration,
     ) -> Result<(), Stopped> {
         let outcome = self.steps(plan, machine, wanted, patience);
-        // A step that was not reached leaves no model behind that gives no more handles.
+        // Models whose step was not reached give handles again.
         self.change(|state| state.entries.iter_mut().for_each(|entry| entry.is_leaving = false));
         outcome
     }
@@ -233,7 +233,7 @@ impl Shared {
             Err(error) => (Err(error), false),
             Ok(next) => {
                 let moved = replace(&model, next, MOVE_PATIENCE);
-                let is_released = matches!(&moved, Err(error) if !stays(error));
+                let is_released = matches!(&moved, Err(error) if !keeps_model(error));
                 (moved, is_released)
             }
         };
@@ -256,7 +256,7 @@ impl Shared {
                 }
                 Err(error) => {
                     tracing::warn!("{name} stays where it is: {error}");
-                    Err(if stays(&error) { Stopped::Changed } else { Stopped::Failed(id, error.into()) })
+                    Err(if keeps_model(&error) { Stopped::Changed } else { Stopped::Failed(id, error.into()) })
                 }
             }
         });
@@ -267,8 +267,9 @@ impl Shared {
     }
 }
 
-/// Whether a re-placement that failed with this error has left the model where it was.
-const fn stays(error: &load::Error) -> bool {
+/// Whether the pool keeps a model as it is after a re-placement has failed with this error. After all other errors the
+/// model was released or its file has changed, so it is loaded anew.
+const fn keeps_model(error: &load::Error) -> bool {
     matches!(error, load::Error::Busy | load::Error::NativeHeld { .. })
 }
 

@@ -33,7 +33,7 @@ fn alternating(card: &Card) -> Result<(Pool, Duration), Failed> {
 }
 
 /// Requests both models in turn, with a pause after each request. A load fits into the pause, however slow the machine
-/// is: only then it is worthwhile to load the other model in advance.
+/// is: only then is it worthwhile to load the other model in advance.
 fn alternate(pool: &Pool, longest: &mut Duration) -> Result<(), Failed> {
     for _ in 0..5 {
         for name in ["a", "b"] {

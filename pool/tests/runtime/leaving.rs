@@ -1,4 +1,4 @@
-//! Models that leave: requests that come meanwhile, that nobody waits for any more, and what comes back.
+//! Models that leave the memory: requests that come meanwhile, requests that are withdrawn, and models that come back.
 
 use std::time::Duration;
 

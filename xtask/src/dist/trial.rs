@@ -1,4 +1,4 @@
-//! Tries a packed program as a user does who has only just unpacked it: installs a runtime, and generates a text.
+//! Uses a packed program as a new user does: installs a runtime, and generates a text.
 //!
 //! In: an unpacked program, the archive of a runtime, the demo model. Out: an error if the text is another than the
 //! expected one. The program has no variable except HOME, which is an empty folder.

@@ -194,7 +194,7 @@ impl Cache {
     }
 
     /// Whether another text, which has not joined yet, has a sequence.
-    pub(crate) fn keeps_place_from(&self, text: SequenceId) -> bool {
+    pub(crate) fn keeps_place_for_another(&self, text: SequenceId) -> bool {
         self.incomplete().is_some() && self.prepares_for() != Some(text)
     }
 
@@ -206,8 +206,8 @@ impl Cache {
         }
     }
 
-    /// A step ends. Returns whether a part of a waiting text was restored before it.
-    pub(crate) fn has_restored_part(&mut self) -> bool {
+    /// Called at the end of a step. Returns whether a part of a waiting text was restored before the step.
+    pub(crate) fn take_restored_part(&mut self) -> bool {
         std::mem::take(&mut self.has_restored)
     }
 

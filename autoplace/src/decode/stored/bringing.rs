@@ -14,8 +14,8 @@ use crate::store::{Brought, Found, StoreReader};
 /// takes longer ends by itself: it holds nothing of the store.
 const END_WITHIN: Duration = Duration::from_millis(500);
 
-/// Maximum number of threads whose pieces are no longer wanted, and that still read one. If there are more, the disk
-/// does not answer, and nothing more is read from it for the present.
+/// If this many threads still read a piece that is no longer wanted, the disk does not answer, and nothing more is read
+/// from it until one of them has ended.
 const MAX_LEFT: usize = 4;
 
 /// A text waits for its pieces as long as it takes to compute them, but at least this long: other processes may use the
@@ -43,7 +43,7 @@ pub(crate) enum Read {
     All(Found, Brought),
     /// A piece is damaged or gone.
     Damaged,
-    /// Computing the text takes less time than to wait any longer.
+    /// The text has waited as long as computing it takes, so it is computed instead.
     TooLate,
 }
 

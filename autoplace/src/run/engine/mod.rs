@@ -263,9 +263,11 @@ impl EngineBuilder {
     /// The errors of [`Model::session`]; [`Error::Worker`] when the model's worker process has died or cannot be
     /// started again; [`Error::Thread`] when the thread cannot start.
     pub fn start(self) -> Result<Engine, Error> {
-        if self.model.placement().context.n_seq_max <= 1 {
+        let n_seq_max = self.model.placement().context.n_seq_max;
+        if n_seq_max <= 1 {
             tracing::warn!(
                 target: "autoplace::generate",
+                n_seq_max,
                 "the engine has one sequence, and computes one request after the other: load with `parallel(n, tokens_each)`"
             );
         }

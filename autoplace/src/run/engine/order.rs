@@ -94,9 +94,9 @@ mod tests {
         assert!(may_join(shared, [entry(0, 90, 100)].into_iter(), prepared(), entry(2, 100, 200)));
         assert!(!may_join(shared, [entry(0, 90, 100)].into_iter(), prepared(), small));
         assert!(may_join(shared, [entry(0, 90, 100)].into_iter(), None, small));
-        // If nothing runs, a text runs alone.
+        // If nothing runs, a text joins in any case.
         assert!(may_join(shared, [].into_iter(), prepared(), entry(2, 900, 950)));
-        // Caches of their own have room for each.
+        // If each sequence has a cache of its own, each text has room.
         assert!(may_join(room(1000, 4, false), [entry(0, 90, 100)].into_iter(), prepared(), small));
     }
 

@@ -165,8 +165,8 @@ impl Queue {
         }
     }
 
-    /// Takes that of these texts whose prompt has the first `rank`, if `may_join` admits it. Texts that have begun come
-    /// before the others, in the order of their arrival. Texts whose readers are behind stay.
+    /// Takes the text with the first `rank` out of these texts, if `may_join` admits it. Texts that have begun come
+    /// before the others, in the order of their arrival. Texts whose readers are behind stay in the queue.
     pub(super) fn take_first(
         &self,
         is_one: impl Fn(SequenceId) -> bool,

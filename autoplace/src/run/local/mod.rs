@@ -192,7 +192,7 @@ impl LocalSession {
 
     /// Whether a waiting text may have a sequence, besides the running texts and another text that is being restored.
     pub(crate) fn has_sequence_for(&self, text: SequenceId) -> bool {
-        let taken = self.sequences.len() + usize::from(self.cache.keeps_place_from(text));
+        let taken = self.sequences.len() + usize::from(self.cache.keeps_place_for_another(text));
         taken < self.n_seq_max()
     }
 
@@ -281,7 +281,7 @@ impl LocalSession {
         }
         // If the running texts have just waited while a part of a waiting text was restored, nothing is stored, so that
         // they do not wait longer.
-        if !self.cache.has_restored_part() {
+        if !self.cache.take_restored_part() {
             self.store_part();
         }
         Ok(())

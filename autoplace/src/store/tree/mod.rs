@@ -170,7 +170,7 @@ impl Tree {
     }
 
     /// Adds pieces whose files were found.
-    pub(super) fn has_files(&mut self, mut found: Vec<Header>, folder: &Folder) {
+    pub(super) fn add_files(&mut self, mut found: Vec<Header>, folder: &Folder) {
         found.sort_by_key(|header| header.modified);
         let mut times: HashMap<Id, u64> = HashMap::new();
         for header in &found {
@@ -233,7 +233,7 @@ impl Tree {
         self.folder_limit = folder_limit;
         self.of_files = 0;
         self.nodes.values_mut().for_each(|node| node.file = 0);
-        self.has_files(found, folder);
+        self.add_files(found, folder);
         let is_gone = |node: &Node| node.data.is_none() && node.file == 0;
         let gone: Vec<Id> = self.nodes.iter().filter(|(_, node)| is_gone(node)).map(|(id, _)| *id).collect();
         gone.into_iter().for_each(|id| self.forget(id, Some(folder)));
@@ -306,7 +306,7 @@ impl Tree {
     }
 
     /// Keeps data that was read from the folder, if there is room for it.
-    pub(super) fn was_read(&mut self, id: Id, data: &Arc<Vec<u8>>, folder: Option<&Folder>) {
+    pub(super) fn keep_read(&mut self, id: Id, data: &Arc<Vec<u8>>, folder: Option<&Folder>) {
         let bytes = allocated(40) + allocated(data.capacity());
         let is_wanted = self.nodes.get(&id).is_some_and(|node| node.data.is_none());
         if is_wanted

@@ -26,8 +26,8 @@ fn most_places(lanes: usize) -> usize {
 pub(super) enum Part<'a> {
     Made(Vec<u8>),
     Given(&'a [u8]),
-    /// The rows of all pieces in one lane. They are one part, because without flash attention there are ten thousands
-    /// of lanes, and a text has hundreds of pieces.
+    /// The rows of all pieces in one lane. They are one part, because without flash attention there are tens of
+    /// thousands of lanes, and a text has hundreds of pieces.
     Lane(&'a [RowPiece<'a>], LaneOfRow),
 }
 

@@ -45,10 +45,16 @@ impl<'a> Placements<'a> {
             // is slow.
             (_, Some((_, error))) => Err(error),
             _ => match (self.policy, probed.least_lacking, probed.no_room) {
-                (Policy::MostLayers, None, Some(no_room)) => Err(no_room),
+                (Policy::MostLayers, None, Some(no_room)) => Err(self.does_not_fit_by_estimate().unwrap_or(no_room)),
                 (_, least, _) => Err(self.does_not_fit(least)),
             },
         }
+    }
+
+    /// The error for a model that already does not fit by the estimate, so that llama.cpp need not be asked.
+    fn does_not_fit_by_estimate(&self) -> Option<Error> {
+        let least = self.least_lacking(&SearchConstraints::default()).ok()??;
+        (least.levels.missing() > 0).then(|| self.does_not_fit(Some(least)))
     }
 
     /// The error for a model that does not fit. `least` is the candidate with the fewest missing bytes.

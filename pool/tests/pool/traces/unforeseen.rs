@@ -1,11 +1,11 @@
 //! The least that requests can be expected to wait under a rule that knows the probabilities of all requests, but not
 //! which one comes next.
 //!
-//! In: the draws of a trace, the moments at which chance decides what is requested, with the probabilities that follow
-//! from the requests before. Out: a bound, the sum over the draws. Just before each draw, some models are loaded, or
-//! being loaded, and these fit on the machine together. The bound takes the models and rungs with which the drawn
-//! requests are expected to wait least, whatever is loaded at the draw before. So a load before a draw costs nothing. A
-//! model that is missing at its draw is loaded after it.
+//! In: the draws of a trace (the moments at which chance decides what is requested), with the probabilities that follow
+//! from the earlier requests. Out: a bound, which is the sum over the draws. Just before each draw, some models are
+//! loaded, or being loaded, and these fit on the machine together. The bound takes the models and rungs with which the
+//! drawn requests are expected to wait least, whatever is loaded at the draw before. So a load before a draw costs
+//! nothing. A model that is missing at its draw is loaded after it.
 
 use autoplace::machine::Machine;
 use autoplace_pool::Rung;
@@ -39,7 +39,8 @@ struct Outcome {
 struct Next {
     model: usize,
     at: f64,
-    /// Another request for this model, and its probability. It waits at least for the end of the text before.
+    /// The time of another request for this model, and its probability. This request waits at least until the text
+    /// before it has ended.
     another: Option<(f64, f64)>,
 }
 
@@ -58,7 +59,7 @@ impl Draw {
         let next = Next { model: 0, at: coder + later, another: Some((another + later, rest)) };
         let outcomes = vec![
             Outcome { chance: summary, model: 2, at: 0.0, then: Some(next) },
-            // A coder's request after the one after a summary is already counted there.
+            // The coder's second request after a summary is already counted in `another`.
             Outcome { chance: rest * rest, model: 0, at: coder, then: None },
             Outcome { chance: rest * embedder, model: 1, at: 0.0, then: None },
         ];
@@ -198,8 +199,8 @@ impl Search<'_> {
         self.draw.outcomes.iter().filter(single).map(price).sum()
     }
 
-    /// The seconds that two requests wait, and the one after them for the second one's model. The first model is used
-    /// in any rung; the second one beside it, or after the first text has ended.
+    /// The seconds that two requests wait, and a third one ([`Next::another`]) for the second model. The first model is
+    /// used in any rung. The second model is used beside the first one, or after the first text has ended.
     fn pair(&self, outcome: &Outcome, next: Next) -> f64 {
         let (first, second) = (&self.times[outcome.model], &self.times[next.model]);
         let samples = first.samples.iter().zip(&second.samples).map(|(firsts, seconds)| {

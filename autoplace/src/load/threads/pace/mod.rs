@@ -14,7 +14,7 @@
 //!
 //! In a server, the number of tokens changes every few steps, and prompts are computed between them. So each size of
 //! steps has its own window, and the time between two trials is the time that passes, with prompts and pauses. If no
-//! trial can be completed for long, all threads generate again.
+//! trial can be completed for a long time, all threads generate again.
 
 mod company;
 mod trial;
@@ -38,15 +38,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 const REPAY: f64 = 100.0;
 const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// The longest pause while fewer threads generate than at first, because they may be fewer than the cores that are
-/// free by now.
+/// The longest pause while fewer threads generate than at first. It is shorter, because more cores may be free by now.
 const MAX_WAIT_OF_FEWER: Duration = Duration::from_secs(10);
 /// The pause is always at least this multiple of the cost, so that trials take at most a tenth of the time. This
 /// exceeds the longest pause only if a few steps with more threads take a second longer.
 const MIN_REPAY: f64 = 10.0;
 
-/// If a trial of more threads is due, and this time of generation and this number of steps pass without one, all
-/// threads generate again. Before a trial there is a window of one size: usually four steps.
+/// If a trial of more threads is due, and none begins within this time of generation and this number of steps, all
+/// threads generate again. A trial begins only after a window of steps of one size, usually four steps.
 const OVERDUE: Duration = Duration::from_secs(4);
 const OVERDUE_STEPS: u32 = 64;
 
@@ -74,9 +73,10 @@ pub(crate) struct Pacer {
     next_doubt: Option<Instant>,
     /// The time before which no further trial begins; `None` for a trial that may begin at once.
     next_trial: Option<Instant>,
-    /// This time counts instead, if the steps have become much faster since the last trial.
+    /// The time before which no further trial begins if the steps have become much faster since the last trial. It is
+    /// never later than `next_trial`.
     next_if_fast: Option<Instant>,
-    /// Steps without a trial since one of more threads is due, and their time.
+    /// The number of steps since a trial of more threads is due and has not begun, and the time of these steps.
     overdue: (u32, Duration),
     /// The last change of the number of threads.
     change: Option<GeneratingThreads>,
@@ -169,7 +169,8 @@ impl Pacer {
         free.map_or(half, |free| free.min(half))
     }
 
-    /// The number of threads for a step that generates `tokens` tokens; `None` for steps that are not measured.
+    /// The number of threads for a step that generates `tokens` tokens; for a step that is not measured, `tokens` is
+    /// `None`.
     pub(crate) fn threads(&self, tokens: Option<usize>) -> u32 {
         let is_measured = |trial: &&Trial| tokens.is_some_and(|tokens| size_of(tokens) == trial.size);
         self.rungs[self.trial.as_ref().filter(is_measured).map_or(self.at, |trial| trial.rung)]
@@ -283,7 +284,7 @@ impl Pacer {
             self.sizes[trial.size].keep(before);
             return None;
         }
-        // The other sizes were not measured. Their steps take about as many times longer or shorter.
+        // Steps of other sizes were not measured. Their times are assumed to change by the same factor.
         for size in &mut self.sizes {
             size.change(1.0 / (speed * before));
         }

@@ -17,8 +17,7 @@ const SLOW: f64 = 1.5;
 /// The number of slow windows in a row before a trial. A single slow window may be a hiccup. As many fast windows are
 /// needed for a trial of more threads.
 const PATIENCE: u32 = 2;
-/// The weight of a new window in the mean from which the usual time results. The usual time grows slowly with the
-/// context.
+/// The weight of a new window in the usual time, which is a running mean: steps become slower as the context grows.
 const NEWEST: f64 = 1.0 / 8.0;
 /// The weight of a slow window after a trial that found no better number. The weight is small because the trial itself
 /// may have shared its core with another program.
@@ -109,19 +108,19 @@ impl Size {
         self.fast_windows >= PATIENCE
     }
 
-    /// A trial begins after a window of `seen` seconds per step.
+    /// Records that a trial begins, after a window of `seen` seconds per step.
     pub(super) fn trial_begins(&mut self, seen: f64) {
         (self.slow_windows, self.fast_windows, self.at_trial) = (0, 0, Some(seen));
     }
 
-    /// A trial found no better number of threads. Before it, a step took `before` seconds.
+    /// Records that a trial found no better number of threads. Before the trial, a step took `before` seconds.
     pub(super) fn keep(&mut self, before: f64) {
         let usual = self.usual.unwrap_or(before);
         self.usual = Some(usual + (before - usual) * BELIEF);
         self.company = Company::Absent;
     }
 
-    /// The number of threads changes, and a step takes `ratio` times as long as before.
+    /// Records that the number of threads changes, and that a step then takes `ratio` times as long as before.
     pub(super) fn change(&mut self, ratio: f64) {
         *self = Self { usual: self.usual.map(|usual| usual * ratio), ..Self::default() };
     }
