@@ -55,7 +55,7 @@ pub use safe::model::{
 pub use safe::sampler::{Candidate, Candidates, Sampler, SamplerChain};
 #[cfg(windows)]
 pub use safe::system::{VideoMemory, VideoMemoryUse, make_sparse, print_to_stderr};
-pub use safe::system::{end_this_process, exit_at_once, file_in_memory, longest_file, user_id};
+pub use safe::system::{end_this_process, exit_at_once, file_in_memory, longest_file, most_open_files, user_id};
 
 /// llama.cpp as a runtime: a set of shared libraries that the program opens when it starts.
 #[cfg(feature = "prebuilt-runtime")]

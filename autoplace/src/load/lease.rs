@@ -4,7 +4,8 @@
 //! for each GPU of the machine before it reads the free memory. After planning, the load unlocks the GPUs that the plan
 //! does not use. The GPUs that it uses stay locked until the load has taken their memory, or has failed. Other loads
 //! wait. If a GPU is still locked when their patience is over, they count it as full. A lock belongs to the open file
-//! and not to the process (flock, LockFileEx), so it also separates the threads of one process.
+//! and not to the process (flock, LockFileEx), so it also separates the threads of one process. A folder that does not
+//! answer is not waited for (`machine::folder`): the load then has no lease.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -18,7 +19,7 @@ use super::error::Stage;
 use super::leases::{Folder, Leases};
 use super::options::LoadOptions;
 use super::progress::{LoadProgress, Progress};
-use crate::machine::{Gpu, GpuKind, Machine, Note};
+use crate::machine::{Gpu, GpuKind, Machine, Note, folder};
 use crate::plan::Plan;
 use crate::private::{create, is_of, of_file};
 
@@ -30,7 +31,30 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Leases {
-    /// The folder of the leases, created if missing. The folder belongs to this user alone. `None` without leases.
+    /// The folder that is tried first, which is not read. `None` without leases.
+    pub(super) fn named(&self) -> Option<PathBuf> {
+        match &self.folder {
+            Folder::Nowhere => None,
+            Folder::User => Some(user_folders().next().unwrap_or_else(temporary_folder)),
+            Folder::At(folder) => Some(folder.clone()),
+        }
+    }
+
+    /// Does this work with the folder of the leases, unless the folder does not answer.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let named = self.named().ok_or(io::ErrorKind::Unsupported)?;
+        let leases = self.clone();
+        folder::ask(&named, move || {
+            let folder = leases.private_folder()?.ok_or(io::ErrorKind::Unsupported)?;
+            work(&folder)
+        })
+    }
+
+    /// The folder of the leases, created if missing. The folder belongs to this user alone. `None` without leases. This
+    /// waits for the folder, however long it takes to answer.
     pub(super) fn private_folder(&self) -> io::Result<Option<PathBuf>> {
         match &self.folder {
             Folder::Nowhere => Ok(None),
@@ -46,11 +70,11 @@ impl Leases {
 
     /// Locks the devices in the order of their names, so that two loads cannot deadlock.
     fn lock(&self, devices: BTreeSet<String>, progress: &Progress) -> io::Result<Lease> {
-        let folder = self.private_folder()?.ok_or(io::ErrorKind::Unsupported)?;
+        let folder = self.ask(|folder| Ok(folder.to_owned()))?;
         let (begun, patience) = (Instant::now(), self.patience.unwrap_or(PATIENCE));
         let mut lease = Lease::default();
         for device in devices {
-            match lock(&folder.join(file_name(&device)), || begun.elapsed() < patience, progress)? {
+            match lock(&folder, &file_name(&device), || begun.elapsed() < patience, progress)? {
                 Some(lock) => lease.locks.push((device, lock)),
                 None => lease.busy.push(device),
             }
@@ -84,24 +108,43 @@ impl LoadOptions {
 
 const WAITING: LoadProgress = LoadProgress { stage: Stage::Wait, done: 0.0 };
 
-/// Locks this file. `None` if another load keeps it locked for too long. The error is `Interrupted` if the progress
-/// callback cancels.
-fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Result<Option<Lock>> {
-    let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
-    let file = options.map_err(|error| of_file(path, &error))?;
+/// Locks this file of the folder. `None` if another load keeps it locked for too long. The error is `Interrupted` if
+/// the progress callback cancels.
+fn lock(folder: &Path, name: &str, waits: impl Fn() -> bool, progress: &Progress) -> io::Result<Option<Lock>> {
+    let path = folder.join(name);
     let mut is_logged = false;
+    let mut file = {
+        let path = path.clone();
+        folder::ask(folder, move || {
+            let options = File::options().write(true).create(true).truncate(false).open(&path);
+            options.map_err(|error| of_file(&path, &error))
+        })?
+    };
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(Some(Lock(file))),
-            Err(TryLockError::Error(error)) => return Err(of_file(path, &error)),
-            Err(TryLockError::WouldBlock) if !waits() => return Ok(None),
-            Err(TryLockError::WouldBlock) if !progress.report(WAITING) => return Err(io::ErrorKind::Interrupted.into()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
-        }
+        let (of, in_folder) = (path.clone(), folder.to_owned());
+        let attempt = folder::ask(folder, move || match file.try_lock() {
+            Ok(()) => Ok(Attempt::Locked(Lock { file: Some(file), folder: in_folder })),
+            Err(TryLockError::WouldBlock) => Ok(Attempt::Busy(file)),
+            Err(TryLockError::Error(error)) => Err(of_file(&of, &error)),
+        });
+        file = match attempt? {
+            Attempt::Locked(lock) => return Ok(Some(lock)),
+            Attempt::Busy(_) if !waits() => return Ok(None),
+            Attempt::Busy(_) if !progress.report(WAITING) => return Err(io::ErrorKind::Interrupted.into()),
+            Attempt::Busy(file) => file,
+        };
+        std::thread::sleep(PAUSE);
         if !std::mem::replace(&mut is_logged, true) {
             tracing::info!(file = %path.display(), "waiting for another load");
         }
     }
+}
+
+/// The outcome of an attempt to lock a file.
+enum Attempt {
+    Locked(Lock),
+    /// Another load has locked it.
+    Busy(File),
 }
 
 /// The locked GPUs of one load. The lease is dropped after the memory is taken or after a failure, in any thread.
@@ -147,15 +190,22 @@ impl Lease {
 }
 
 #[derive(Debug)]
-struct Lock(File);
+struct Lock {
+    /// The locked file, until it is unlocked.
+    file: Option<File>,
+    folder: PathBuf,
+}
 
 impl Drop for Lock {
     /// Unlocks explicitly, because a child process that is being started has a copy of the handle until its own program
     /// runs.
     fn drop(&mut self) {
-        if let Err(error) = self.0.unlock() {
-            tracing::debug!(%error, "a lease stays locked until its file is closed");
-        }
+        let Some(file) = self.file.take() else { return };
+        folder::tell(&self.folder, move || {
+            if let Err(error) = file.unlock() {
+                tracing::debug!(%error, "a lease stays locked until its file is closed");
+            }
+        });
     }
 }
 
@@ -188,16 +238,26 @@ const NAME: &str = "autoplace";
 /// folder: the session's runtime folder (XDG Base Directory Specification), systemd's runtime folder of the user, and
 /// the temporary folder, which other users may share.
 fn user_folder() -> io::Result<PathBuf> {
-    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    // On Windows each user has a separate temporary folder (`GetTempPath2`).
     let user = llama_sys::user_id();
-    let systemd = cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}")));
-    let mut theirs = session.map(|folder| folder.join(NAME)).into_iter().chain(systemd);
-    if let Some(folder) = theirs.find(|folder| private(folder, user).is_ok()) {
+    if let Some(folder) = user_folders().find(|folder| private(folder, user).is_ok()) {
         return Ok(folder);
     }
-    let temporary = std::env::temp_dir().join(format!("{NAME}-{user}"));
+    let temporary = temporary_folder();
     private(&temporary, user).map(|()| temporary)
+}
+
+/// The runtime folders of the user, which may not exist.
+fn user_folders() -> impl Iterator<Item = PathBuf> {
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let user = llama_sys::user_id();
+    let systemd = cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}")));
+    session.map(|folder| folder.join(NAME)).into_iter().chain(systemd)
+}
+
+/// The folder of this user in the temporary folder. On Windows each user has a separate temporary folder
+/// (`GetTempPath2`).
+fn temporary_folder() -> PathBuf {
+    std::env::temp_dir().join(format!("{NAME}-{}", llama_sys::user_id()))
 }
 
 /// Creates the folder for this user alone. Refuses a folder that another user owns or can write to, because that user
@@ -257,6 +317,27 @@ mod tests {
         let (all, lease) = machine(folder.path(), &[9], Duration::ZERO);
         let _lease = lease.hold(&beside("CUDA9"), &all);
         assert_eq!(free(&machine(folder.path(), &[9], Duration::ZERO).0), [0]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_load_whose_folder_of_leases_does_not_answer_has_no_lease() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = folder.path().join("leases");
+        drop(machine(&leases, &[1], Duration::ZERO));
+        // The opening of a pipe for writing waits for a reader.
+        let pipe = leases.join(file_name("0000:01:00.0"));
+        fs::remove_file(&pipe).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let expected = format!("{}: the folder has not answered within 10 s", leases.display());
+        let (now, lease) = machine(&leases, &[1], Duration::MAX);
+        assert_eq!((free(&now), lease.unleased.as_ref()), (vec![1000], Some(&expected)));
+        // Another load does not wait again, not even for another card.
+        assert_eq!(machine(&leases, &[2], Duration::MAX).1.unleased, Some(expected));
+        // The folder answers. A pipe can be locked too.
+        let _reader = File::options().read(true).write(true).open(&pipe).unwrap();
+        test_support::wait("answers", || machine(&leases, &[2], Duration::MAX).1.unleased.is_none());
+        assert_eq!(machine(&leases, &[1], Duration::MAX).1.unleased, None);
     }
 
     #[cfg(unix)]

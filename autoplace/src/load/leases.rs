@@ -11,8 +11,9 @@ use crate::machine::MeasurementCache;
 /// a GPU.
 ///
 /// A lease is a locked file. The operating system unlocks it when the process ends, however it ends. If the folder does
-/// not belong to this user, if others may write there, or if files cannot be locked, the load continues without a
-/// lease, and [`LoadReport::unleased`](super::LoadReport::unleased) gives the reason.
+/// not belong to this user, if others may write there, if files cannot be locked, or if the folder does not answer
+/// within ten seconds, the load continues without a lease, and
+/// [`LoadReport::unleased`](super::LoadReport::unleased) gives the reason.
 ///
 /// A load sees only loads of the same user and folder, on this machine and in the same container. The host's memory is
 /// not leased. A [simulated](llama_sys::sim) GPU differs from process to process, and is leased only if it has a PCI

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::counters::Generated;
 use super::leases::Leases;
 use super::notice::{self, Notice};
+use crate::machine::folder;
 use crate::plan::{Placement, Plan};
 use crate::sync::lock;
 
@@ -119,21 +120,24 @@ impl Leases {
     /// Announces to other processes that a model is loaded by this plan. The announcement lasts until the result is
     /// dropped. If the announcement fails, the load continues, and other processes do not see the model.
     pub(super) fn say_loaded(&self, plan: &Plan) -> Option<LoadedNotice> {
-        let folder = self.private_folder().ok()??.join(LOADED);
+        let folder = self.named()?;
         let model = LoadedModel::now(plan, self.makes_room);
-        let notice = Notice::write(&folder, &model);
+        let said = model.clone();
+        let notice = self.ask(move |folder| Notice::write(&folder.join(LOADED), &said));
         let notice =
             notice.inspect_err(|error| tracing::debug!(%error, "other programs do not see this model")).ok()?;
-        Some(LoadedNotice::new(notice, model))
+        Some(LoadedNotice::new(notice, model, folder))
     }
 
     /// Announces a lack of memory to the pools in this user's other processes. The announcement lasts until the result
-    /// is dropped. These pools may unload idle models, but send no answer. `None` if there are no leases, or if the
-    /// notice cannot be written.
+    /// is dropped. These pools may unload idle models, but send no answer. `None` if there are no leases, if the notice
+    /// cannot be written, or if the folder does not answer within ten seconds.
     pub fn announce_lack(&self, lack: &MemoryLack) -> Option<LackNotice> {
-        let folder = self.private_folder().ok()??.join(LACKING);
-        let notice = Notice::write(&folder, lack);
-        notice.inspect_err(|error| tracing::debug!(%error, "other pools are not asked for memory")).ok().map(LackNotice)
+        let folder = self.named()?;
+        let lack = lack.clone();
+        let notice = self.ask(move |folder| Notice::write(&folder.join(LACKING), &lack));
+        let notice = notice.inspect_err(|error| tracing::debug!(%error, "other pools are not asked for memory"));
+        notice.ok().map(|notice| LackNotice { notice: Some(notice), folder })
     }
 }
 
@@ -145,6 +149,8 @@ impl Leases {
 #[derive(Debug)]
 pub(super) struct LoadedNotice {
     said: Mutex<Said>,
+    /// The folder of the leases.
+    folder: PathBuf,
     /// The speeds to write; `None` once the notice is being withdrawn, or if the system has refused a thread.
     speeds: Option<SyncSender<f64>>,
     /// The thread that writes them, and then withdraws the notice.
@@ -171,7 +177,7 @@ struct Said {
 }
 
 impl LoadedNotice {
-    fn new(notice: Notice, model: LoadedModel) -> Self {
+    fn new(notice: Notice, model: LoadedModel, folder: PathBuf) -> Self {
         let said = Mutex::new(Said { last: (Generated::default(), Instant::now()), is_any: false });
         let notice = Arc::new(notice);
         let written = Arc::clone(&notice);
@@ -186,11 +192,11 @@ impl LoadedNotice {
         match thread {
             Ok(thread) => {
                 let writer = Some(Writer { thread, has_ended: Mutex::new(has_ended) });
-                Self { said, speeds: Some(speeds), writer, _notice: None }
+                Self { said, folder, speeds: Some(speeds), writer, _notice: None }
             }
             Err(error) => {
                 tracing::debug!(%error, "other programs do not see this model's speed");
-                Self { said, speeds: None, writer: None, _notice: Some(notice) }
+                Self { said, folder, speeds: None, writer: None, _notice: Some(notice) }
             }
         }
     }
@@ -237,7 +243,8 @@ impl LoadedNotice {
 impl Drop for LoadedNotice {
     fn drop(&mut self) {
         if !self.withdraw(WITHDRAWN_WITHIN) {
-            tracing::warn!("the folder of the leases does not answer; other programs may still see an unloaded model");
+            let folder = self.folder.display();
+            tracing::warn!("{folder}: the folder does not answer; other programs may still see an unloaded model");
         }
     }
 }
@@ -266,26 +273,37 @@ pub struct MemoryLack {
 /// dropped.
 #[derive(Debug)]
 #[must_use = "the notice is withdrawn when this is dropped"]
-pub struct LackNotice(#[allow(dead_code, reason = "it is held")] Notice);
+pub struct LackNotice {
+    /// The notice, until it is withdrawn.
+    notice: Option<Notice>,
+    /// The folder of the leases.
+    folder: PathBuf,
+}
+
+impl Drop for LackNotice {
+    fn drop(&mut self) {
+        let notice = self.notice.take();
+        folder::tell(&self.folder, move || drop(notice));
+    }
+}
 
 /// The models that processes of this user have loaded at present, the oldest first. These include models of this
-/// program and of all other programs that use this library with the same folder of [leases](Leases).
+/// program and of all other programs that use this library with the same folder of [leases](Leases). The list is empty
+/// if the folder does not answer within ten seconds.
 pub fn loaded_models(leases: &Leases) -> Vec<LoadedModel> {
     let mut models: Vec<LoadedModel> = read(leases, LOADED);
     models.sort_by_key(|model| (model.since, model.process));
     models
 }
 
-/// The lacks of memory that pools of this user announce at present.
+/// The lacks of memory that pools of this user announce at present. The list is empty if the folder of the leases does
+/// not answer within ten seconds.
 pub fn memory_lacks(leases: &Leases) -> Vec<MemoryLack> {
     read(leases, LACKING)
 }
 
-fn read<T: serde::de::DeserializeOwned>(leases: &Leases, folder: &str) -> Vec<T> {
-    match leases.private_folder() {
-        Ok(Some(leases)) => notice::read(&leases.join(folder)),
-        _ => Vec::new(),
-    }
+fn read<T: serde::de::DeserializeOwned + Send + 'static>(leases: &Leases, folder: &'static str) -> Vec<T> {
+    leases.ask(move |leases| Ok(notice::read(&leases.join(folder)))).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -371,6 +389,31 @@ mod tests {
         let written = std::fs::read_to_string(&new).unwrap();
         assert!(written.contains("\"measured_tokens_per_second\":1.0"), "{written}");
         drop(notice);
+        assert_eq!(loaded_models(&leases), []);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_does_not_answer_keeps_neither_a_load_nor_a_pool_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = Leases::in_dir(folder.path().join("leases"));
+        let said = leases.say_loaded(&plan()).unwrap();
+        let lack = MemoryLack { pool: "1-1".into(), devices: vec![DeviceBytes { name: "card".into(), bytes: 5 }] };
+        let lacking = leases.announce_lack(&lack).unwrap();
+        // Whoever reads this notice opens its lock for writing, and waits for a reader of the pipe.
+        let pipe = leases.private_folder().unwrap().unwrap().join(LOADED).join("1-0.lock");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::fs::write(pipe.with_extension("json"), "{}").unwrap();
+        assert_eq!(loaded_models(&leases), []);
+        // From now on, nobody waits.
+        assert_eq!(memory_lacks(&leases), []);
+        assert!(leases.announce_lack(&lack).is_none() && leases.say_loaded(&plan()).is_none());
+        // Notices are withdrawn in any case.
+        drop(lacking);
+        std::fs::read_to_string(&pipe).unwrap();
+        test_support::wait("answers", || loaded_models(&leases).len() == 1);
+        assert_eq!(memory_lacks(&leases), []);
+        drop(said);
         assert_eq!(loaded_models(&leases), []);
     }
 

@@ -24,7 +24,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub(crate) use self::reader::StoreReader;
 pub(crate) use self::text::{MediaRows, Text};
 use self::tree::Tree;
 use self::writer::{Shared, Writer};
-use crate::sync::{lock, within};
+use crate::machine::folder::{ANSWER_WITHIN, ask};
+use crate::sync::lock;
 
 /// Number of tokens in a piece if each token takes few bytes.
 const BLOCK_TOKENS: usize = 64;
@@ -119,10 +120,8 @@ impl PromptStore {
     /// ten seconds ([`TimedOut`](io::ErrorKind::TimedOut)). Later failures of the folder are logged, and the store
     /// continues without the folder.
     pub fn open(options: StoreOptions) -> io::Result<Self> {
-        if let Some(folder) = options.folder.clone() {
-            let path = folder.clone();
-            let created = within(ANSWER_WITHIN, "autoplace-folder", move || Folder::create(&path));
-            created.ok_or_else(|| no_answer(&folder))??;
+        if let Some(path) = options.folder.clone() {
+            ask(&path.clone(), move || Folder::create(&path))?;
         }
         Ok(Self::described(options))
     }
@@ -178,11 +177,11 @@ impl PromptStore {
         lock(&self.shared().tree).models()
     }
 
-    /// Forgets everything in memory and in the folder. Waits until the folder is open.
+    /// Forgets everything in memory and in the folder. Waits until the folder is open and the files are removed.
     pub fn clear(&self) {
         self.wait_for_folder();
-        let Shared { tree, folder } = self.shared();
-        lock(tree).clear(folder.get());
+        self.shared().change(Tree::clear);
+        self.flush();
     }
 
     /// Waits until all stored pieces are in the folder, if the store has a folder.
@@ -213,15 +212,14 @@ impl PromptStore {
     /// Limits the bytes in memory, and evicts pieces down to the limit. The limit never exceeds that of the
     /// [options](StoreOptions::new).
     pub(crate) fn limit_memory(&self, bytes: u64) {
-        let Shared { tree, folder } = self.shared();
-        lock(tree).set_limit(bytes.min(self.inner.options.memory()), folder.get());
+        let bytes = bytes.min(self.inner.options.memory());
+        self.shared().change(|tree, folder| tree.set_limit(bytes, folder));
     }
 
     /// Frees this many bytes of memory, or all bytes if there are fewer, because the host runs short of memory. The
     /// limit stays.
     pub(crate) fn give_back(&self, bytes: u64) {
-        let Shared { tree, folder } = self.shared();
-        lock(tree).give_back(bytes, folder.get());
+        self.shared().change(|tree, folder| tree.give_back(bytes, folder));
     }
 
     /// The hash of a model's file with this stamp. `compute` is called only once for all loads with this store.
@@ -254,8 +252,15 @@ impl PromptStore {
 
     /// Brings the pieces of a beginning into memory. `None` if one of them is damaged or gone; the store has then
     /// forgotten it, and another search finds less.
-    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
+    #[cfg(test)]
+    fn bring(&self, found: &Found) -> Option<Brought> {
         self.reader().bring(found, || true)
+    }
+
+    /// The pieces of a beginning that were in memory when it was found. `None` if one of them has left memory
+    /// meanwhile; another search then finds it in the folder, or finds less.
+    pub(crate) fn in_memory(&self, found: &Found) -> Option<Brought> {
+        self.reader().in_memory(found)
     }
 
     /// Brings pieces into memory without being a holder of the store.
@@ -265,8 +270,7 @@ impl PromptStore {
 
     /// Forgets the pieces of a beginning that a context has refused, except pieces that belong to other texts too.
     pub(crate) fn forget(&self, found: &Found) {
-        let Shared { tree, folder } = self.shared();
-        lock(tree).refused(found, folder.get());
+        self.shared().change(|tree, folder| tree.refused(found, folder));
     }
 
     /// The first block of `block` tokens whose rows the store lacks; at the end of the text, the block may be shorter.
@@ -287,11 +291,11 @@ impl PromptStore {
 
     /// Adds the rows of the last of these tokens, or the rest that belongs to all of the tokens.
     pub(crate) fn add(&self, root: Id, text: Text<'_>, piece: NewPiece) -> Added {
-        let Shared { tree, folder } = self.shared();
-        let added = lock(tree).add(root, text, piece, folder.get());
+        let shared = self.shared();
+        let added = shared.change(|tree, folder| tree.add(root, text, piece, folder));
         if let (Added::Yes { to_write }, Some(writer)) = (&added, &self.opened().writer) {
             to_write.iter().for_each(|id| writer.write(*id));
-            if folder.get().is_some_and(|folder| !folder.is_ours()) {
+            if shared.folder.get().is_some_and(|folder| !folder.is_ours()) {
                 writer.take_over();
             }
         }
@@ -299,37 +303,31 @@ impl PromptStore {
     }
 }
 
-/// Texts and callers wait at most this long for a folder that does not answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-
-fn no_answer(folder: &Path) -> io::Error {
-    let words = format!("{}: the folder has not answered within {} s", folder.display(), ANSWER_WITHIN.as_secs());
-    io::Error::new(io::ErrorKind::TimedOut, words)
-}
-
 impl Opened {
     fn new(options: &StoreOptions) -> Self {
-        let Some(path) = options.folder.clone() else { return Self::in_memory(options) };
-        Self::with(options, move || Folder::open(&path), ANSWER_WITHIN)
+        let Some(folder) = options.folder.clone() else { return Self::in_memory(options) };
+        let path = folder.clone();
+        Self::with(options, folder, move || Folder::open(&path), ANSWER_WITHIN)
     }
 
     fn in_memory(options: &StoreOptions) -> Self {
-        let tree = Mutex::new(Tree::new(options.memory()));
-        Self { shared: Arc::new(Shared { tree, folder: OnceLock::new() }), writer: None }
+        Self { shared: Arc::new(Shared::new(Tree::new(options.memory()))), writer: None }
     }
 
     /// Lets the writer's thread open the folder, and waits for the thread at most this long.
     fn with(
         options: &StoreOptions,
+        folder: PathBuf,
         open: impl FnOnce() -> io::Result<(Folder, Vec<Header>)> + Send + 'static,
         within: Duration,
     ) -> Self {
         let Self { shared, .. } = Self::in_memory(options);
-        let writer = Writer::start(&shared, options.folder_bytes, open);
+        let named = folder.display().to_string();
+        let writer = Writer::start(&shared, (folder, options.folder_bytes), open);
         if writer.as_ref().is_some_and(|writer| !writer.is_open_within(within)) {
             tracing::warn!(
                 target: "autoplace::store",
-                "the folder of the stored prompts does not answer; until it does, prompts are stored in memory alone"
+                "{named}: the folder does not answer; until it does, prompts are stored in memory alone"
             );
         }
         Self { shared, writer }

@@ -36,9 +36,35 @@ impl StoreReader {
         if let Some(rest) = found.rest {
             brought.rest = Some(self.data(rest)?.0);
         }
-        let store = self.store.upgrade()?;
-        lock(&store.tree).used(found, store.folder.get());
+        self.used(found)?;
         Some(brought)
+    }
+
+    /// The pieces of a beginning, if all of them are in memory. No file is read.
+    pub(super) fn in_memory(&self, found: &Found) -> Option<Brought> {
+        let brought = {
+            let store = self.store.upgrade()?;
+            let tree = lock(&store.tree);
+            let data = |id: Id| match tree.data(id)? {
+                Content::Here(data) => Some(data),
+                Content::InFolder(_) => None,
+            };
+            let pieces = found.pieces.iter().map(|piece| Some((data(piece.id)?, piece.tokens, piece.wanted)));
+            let pieces = pieces.collect::<Option<_>>()?;
+            let rest = match found.rest {
+                Some(rest) => Some(data(rest)?),
+                None => None,
+            };
+            Brought { pieces, rest, from_folder: 0 }
+        };
+        self.used(found)?;
+        Some(brought)
+    }
+
+    /// Counts a use of these pieces. `None` if the store is gone.
+    fn used(&self, found: &Found) -> Option<()> {
+        self.store.upgrade()?.change(|tree, folder| tree.used(found, folder));
+        Some(())
     }
 
     /// The bytes of a piece, and whether they were read from the folder.
@@ -53,16 +79,15 @@ impl StoreReader {
         };
         let read = file.read(&header);
         let store = self.store.upgrade()?;
-        let Shared { tree, folder } = &*store;
         match read {
             Ok(data) => {
                 let data = Arc::new(data);
-                lock(tree).keep_read(id, &data, folder.get());
+                store.change(|tree, folder| tree.keep_read(id, &data, folder));
                 Some((data, true))
             }
             Err(error) => {
                 tracing::warn!(target: "autoplace::store", "a stored piece is not used: {error}");
-                lock(tree).forget(id, folder.get());
+                store.change(|tree, folder| tree.forget(id, folder));
                 None
             }
         }

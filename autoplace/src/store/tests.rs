@@ -173,6 +173,7 @@ proptest! {
             store.flush();
             // Little is left in memory.
             store.limit_memory(64 << 10);
+            store.flush();
         }
         let path = folder.path().join("store");
         opened = opened.filter(|_| while_open);
@@ -180,6 +181,10 @@ proptest! {
             let files = pieces(&path);
             let Some(file) = (!files.is_empty()).then(|| file.get(&files)) else { break };
             let mut bytes = fs::read(file).unwrap();
+            if bytes.is_empty() {
+                // It was cut off before.
+                continue;
+            }
             let at = place.index(bytes.len());
             match kind {
                 0 => bytes[at] ^= 1 << (at % 8),
@@ -446,11 +451,12 @@ fn with_a_hung_folder(folder: &TempDir) -> (PromptStore, mpsc::Sender<()>) {
     let path = folder.path().join("store");
     let store = PromptStore::described(StoreOptions::new(64 << 20).folder(&path, 1 << 30));
     let (answer, answered) = mpsc::channel::<()>();
+    let named = path.clone();
     let open = move || {
         let _ = answered.recv();
         Folder::open(&path)
     };
-    store.inner.opened.set(Opened::with(store.options(), open, Duration::from_millis(1))).unwrap();
+    store.inner.opened.set(Opened::with(store.options(), named, open, Duration::from_millis(1))).unwrap();
     (store, answer)
 }
 
@@ -471,6 +477,41 @@ fn a_store_whose_folder_does_not_answer_is_one_in_memory_until_it_answers() {
     assert_eq!(within_bounds(&store).folder_bytes, on_disk(&folder.path().join("store")));
     drop(store);
     assert_eq!(found(&in_folder(&folder, 1 << 30)), [20, 20]);
+}
+
+/// The writing of a piece never ends, because its unfinished file is a pipe without a reader.
+#[test]
+#[cfg(unix)]
+fn nobody_waits_for_the_removal_of_a_piece_by_a_folder_that_does_not_answer() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store");
+    let (before, next): (Vec<Token>, Vec<Token>) = ((0..20).collect(), (100..104).collect());
+    let store = in_folder(&folder, 1 << 30);
+    put(&store, "one", &before, false);
+    store.flush();
+    let files = pieces(&path);
+    assert_eq!(files.len(), 5);
+    // The names of the pieces of the next text are those that another store gives them.
+    let other = TempDir::new().unwrap();
+    let named = in_folder(&other, 1 << 30);
+    put(&named, "one", &next, false);
+    named.flush();
+    let [file] = &pieces(&other.path().join("store"))[..] else { panic!("it has one piece") };
+    let pipe = path.join(file.file_name().unwrap()).with_extension("unfinished");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    put(&store, "one", &next, false);
+    wait("writes the piece", || store.usage().folder_bytes == 6 * 4096);
+    // Both of this removes files.
+    let found = store.find(store.root("one"), Text::plain(&before));
+    store.forget(&found);
+    store.give_back(u64::MAX);
+    assert_eq!(get(&store, "one", &before, false), 0);
+    assert_eq!((pieces(&path), within_bounds(&store).folder_bytes), (files, 4096));
+    // The folder answers. What was the pipe is the piece of the second text then.
+    fs::read(&pipe).unwrap();
+    store.flush();
+    assert_eq!(pieces(&path), [pipe.with_extension("piece")]);
+    assert_eq!(get(&store, "one", &next, false), 4);
 }
 
 #[test]

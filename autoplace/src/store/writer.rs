@@ -1,7 +1,9 @@
-//! The thread that opens the folder and writes pieces to it, so that no text waits for a disk.
+//! The thread that opens the folder, writes pieces to it and removes them, so that no text waits for a disk.
 
+use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,9 +22,28 @@ pub(super) struct Shared {
     pub(super) tree: Mutex<Tree>,
     /// Set once the folder is open. A store in memory alone has none.
     pub(super) folder: OnceLock<Folder>,
+    /// What the thread still has to do. A store in memory alone has no thread.
+    tasks: Arc<Tasks>,
 }
 
 impl Shared {
+    pub(super) fn new(tree: Tree) -> Self {
+        Self { tree: Mutex::new(tree), folder: OnceLock::new(), tasks: Arc::default() }
+    }
+
+    /// Changes the tree. The thread then removes the files of the pieces that the tree has no more, so that nobody who
+    /// waits for the tree waits for a disk.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tree, Option<&Folder>) -> T) -> T {
+        let mut tree = lock(&self.tree);
+        let result = change(&mut tree, self.folder.get());
+        let has_outdated = tree.has_outdated();
+        drop(tree);
+        if has_outdated {
+            self.tasks.remove_outdated();
+        }
+        result
+    }
+
     /// Uses a folder that was opened with these pieces. Returns the pieces in memory that are to be written.
     fn use_folder(&self, folder: Folder, found: Vec<Header>, folder_bytes: u64) -> Vec<Id> {
         // The lock is held, so that whoever adds a piece sees either no folder or all of its pieces.
@@ -36,12 +57,11 @@ impl Shared {
     }
 }
 
-/// The thread that opens the folder and writes pieces.
+/// The thread that opens the folder, writes pieces and removes them.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// `None` once the writer is to end.
-    queue: Option<mpsc::Sender<Job>>,
-    waiting: Arc<Waiting>,
+    folder: PathBuf,
+    tasks: Arc<Tasks>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -51,11 +71,13 @@ enum Job {
     Write(Id),
     /// Become the writer of the folder, if there is no other writer any more.
     TakeOver,
+    /// Remove the files of pieces that the tree has no more.
+    RemoveOutdated,
 }
 
 /// What the thread still has to do.
 #[derive(Debug, Default)]
-struct Waiting {
+struct Tasks {
     left: Mutex<Left>,
     changed: Condvar,
 }
@@ -64,17 +86,62 @@ struct Waiting {
 struct Left {
     /// Whether the folder is open, or cannot be opened.
     is_open: bool,
+    jobs: VecDeque<Job>,
     /// Number of pieces that are still to be written.
     pieces: usize,
-    /// Number of tasks that the thread has done.
+    /// Whether there are files to be removed.
+    has_outdated: bool,
+    /// Whether files are being removed.
+    is_removing: bool,
+    /// Number of tasks that the thread has done, and of files that it has removed.
     done: usize,
-    /// The number of tasks that were done when somebody last waited in vain.
+    /// That number when somebody last waited in vain.
     stuck_at: Option<usize>,
+    /// Whether the thread is to end when nothing is left.
+    is_ending: bool,
+    /// Whether the thread has ended.
+    has_ended: bool,
 }
 
-impl Waiting {
+impl Left {
+    const fn is_any(&self) -> bool {
+        self.pieces > 0 || self.has_outdated || self.is_removing
+    }
+}
+
+impl Tasks {
     fn add(&self, pieces: usize) {
         lock(&self.left).pieces += pieces;
+    }
+
+    fn queue(&self, job: Job) {
+        let mut left = lock(&self.left);
+        if !left.has_ended {
+            left.pieces += 1;
+            left.jobs.push_back(job);
+        }
+        drop(left);
+        self.changed.notify_all();
+    }
+
+    fn remove_outdated(&self) {
+        let mut left = lock(&self.left);
+        left.has_outdated = !left.has_ended;
+        drop(left);
+        self.changed.notify_all();
+    }
+
+    /// The next task; `None` if the thread is to end. Files are removed first, because their bytes are no longer
+    /// counted.
+    fn next(&self) -> Option<Job> {
+        let waits = |left: &mut Left| left.jobs.is_empty() && !left.has_outdated && !left.is_ending;
+        let left = self.changed.wait_while(lock(&self.left), waits);
+        let mut left = left.unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut left.has_outdated) {
+            left.is_removing = true;
+            return Some(Job::RemoveOutdated);
+        }
+        left.jobs.pop_front()
     }
 
     fn done(&self) {
@@ -82,6 +149,17 @@ impl Waiting {
         left.pieces -= 1;
         left.done += 1;
         drop(left);
+        self.changed.notify_all();
+    }
+
+    /// A file was removed.
+    fn has_removed(&self) {
+        lock(&self.left).done += 1;
+        self.changed.notify_all();
+    }
+
+    fn has_removed_all(&self) {
+        lock(&self.left).is_removing = false;
         self.changed.notify_all();
     }
 
@@ -105,56 +183,79 @@ impl Waiting {
     /// Waits until nothing is left, but not longer than `time` for each task. Returns whether nothing is left.
     fn is_done_within(&self, time: Duration) -> bool {
         let mut left = lock(&self.left);
-        while left.pieces > 0 {
+        while left.is_any() {
             let done = left.done;
             if left.stuck_at == Some(done) {
                 return false;
             }
             let goes_on;
-            (left, goes_on) = self.wait_while(left, time, |left| left.pieces > 0 && left.done == done);
+            (left, goes_on) = self.wait_while(left, time, |left| left.is_any() && left.done == done);
             if !goes_on {
                 left.stuck_at = Some(done);
             }
         }
         true
     }
+
+    /// Waits at most this long until the thread has ended. Returns whether it has.
+    fn has_ended_within(&self, time: Duration) -> bool {
+        self.wait_while(lock(&self.left), time, |left| !left.has_ended).1
+    }
+}
+
+/// When this is dropped, the thread has ended, however it has ended.
+struct Ends(Arc<Tasks>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        *lock(&self.0.left) = Left { is_open: true, has_ended: true, ..Left::default() };
+        self.0.changed.notify_all();
+    }
 }
 
 impl Writer {
-    /// Starts the thread. It opens the folder, and writes pieces of up to `folder_bytes` bytes while this store is the
+    /// Starts the thread. It opens `folder`, and writes pieces of up to `folder_bytes` bytes while this store is the
     /// folder's writer. Until the folder is open, the thread does not hold the store, so that the store can end before
     /// that. `None` if the system refuses a thread; nothing is then read or written.
     pub(super) fn start(
         shared: &Arc<Shared>,
-        folder_bytes: u64,
+        (folder, folder_bytes): (PathBuf, u64),
         open: impl FnOnce() -> io::Result<(Folder, Vec<Header>)> + Send + 'static,
     ) -> Option<Self> {
-        let (queue, jobs) = mpsc::channel();
-        let waiting = Arc::new(Waiting::default());
-        let (done, store) = (Arc::clone(&waiting), Arc::downgrade(shared));
+        let tasks = Arc::clone(&shared.tasks);
+        let store = Arc::downgrade(shared);
+        let of = Arc::clone(&tasks);
         let run = move || {
+            // This is dropped last: the folder is unlocked before.
+            let ends = Ends(of);
+            let tasks = &ends.0;
             let opened = open().inspect_err(
                 |error| tracing::warn!(target: "autoplace::store", "storing prompts in memory alone: {error}"),
             );
-            let Some((shared, (folder, found))) = store.upgrade().zip(opened.ok()) else { return done.open() };
+            let Some((shared, (folder, found))) = store.upgrade().zip(opened.ok()) else { return };
             let mut is_warned = false;
             let mut write_all = |ids: Vec<Id>| {
                 for id in ids {
                     write_one(&shared, id, &mut is_warned);
-                    done.done();
+                    tasks.done();
                 }
             };
             let in_memory = shared.use_folder(folder, found, folder_bytes);
-            done.add(in_memory.len());
-            done.open();
+            remove_outdated(&shared);
+            tasks.add(in_memory.len());
+            tasks.open();
             write_all(in_memory);
-            for job in jobs {
+            while let Some(job) = tasks.next() {
                 match job {
                     Job::Write(id) => write_all(vec![id]),
+                    Job::RemoveOutdated => {
+                        remove_outdated(&shared);
+                        tasks.has_removed_all();
+                    }
                     Job::TakeOver => {
                         let in_memory = take_over(&shared, folder_bytes);
-                        done.add(in_memory.len());
-                        done.done();
+                        tasks.add(in_memory.len());
+                        tasks.done();
                         write_all(in_memory);
                     }
                 }
@@ -164,52 +265,45 @@ impl Writer {
         let thread = spawned
             .inspect_err(|error| tracing::warn!(target: "autoplace::store", "no thread writes prompts: {error}"))
             .ok()?;
-        Some(Self { queue: Some(queue), waiting, thread: Some(thread) })
+        Some(Self { folder, tasks, thread: Some(thread) })
     }
 
     /// Queues a piece.
     pub(super) fn write(&self, id: Id) {
-        self.queue(Job::Write(id));
+        self.tasks.queue(Job::Write(id));
     }
 
     /// Queues an attempt to become the writer of the folder.
     pub(super) fn take_over(&self) {
-        self.queue(Job::TakeOver);
-    }
-
-    fn queue(&self, job: Job) {
-        self.waiting.add(1);
-        if self.queue.as_ref().is_none_or(|queue| queue.send(job).is_err()) {
-            self.waiting.done();
-        }
+        self.tasks.queue(Job::TakeOver);
     }
 
     /// Number of queued pieces that are not written yet.
     pub(super) fn unwritten(&self) -> usize {
-        lock(&self.waiting.left).pieces
+        lock(&self.tasks.left).pieces
     }
 
-    /// Waits until all queued pieces are written.
+    /// Waits until all queued pieces are written, and all files are removed that the tree has no more.
     pub(super) fn wait(&self) {
-        let left = self.waiting.changed.wait_while(lock(&self.waiting.left), |left| left.pieces > 0);
+        let left = self.tasks.changed.wait_while(lock(&self.tasks.left), |left| left.is_any());
         drop(left.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until all queued pieces are written, but not longer than `time` for each of them. If the folder has
-    /// written nothing since somebody waited in vain, this does not wait at all.
+    /// Like [`wait`](Self::wait), but not longer than `time` for each piece. If the folder has taken nothing since
+    /// somebody waited in vain, this does not wait at all.
     pub(super) fn wait_within(&self, time: Duration) {
-        self.waiting.is_done_within(time);
+        self.tasks.is_done_within(time);
     }
 
     /// Waits until the folder is open, or cannot be opened.
     pub(super) fn wait_until_open(&self) {
-        let left = self.waiting.changed.wait_while(lock(&self.waiting.left), |left| !left.is_open);
+        let left = self.tasks.changed.wait_while(lock(&self.tasks.left), |left| !left.is_open);
         drop(left.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Waits at most this long until the folder is open, or cannot be opened. Returns whether it is.
     pub(super) fn is_open_within(&self, time: Duration) -> bool {
-        let (left, _) = self.waiting.wait_while(lock(&self.waiting.left), time, |left| !left.is_open);
+        let (left, _) = self.tasks.wait_while(lock(&self.tasks.left), time, |left| !left.is_open);
         left.is_open
     }
 }
@@ -217,11 +311,10 @@ impl Writer {
 /// Becomes the writer of the folder if there is no other writer. Returns the pieces that are only in memory, and are to
 /// be written.
 fn take_over(shared: &Shared, folder_bytes: u64) -> Vec<Id> {
-    let Shared { tree, folder } = shared;
-    let Some(folder) = folder.get().filter(|folder| !folder.is_ours()) else { return Vec::new() };
+    let Some(folder) = shared.folder.get().filter(|folder| !folder.is_ours()) else { return Vec::new() };
     match folder.take_over() {
         Ok(None) => Vec::new(),
-        Ok(Some(found)) => lock(tree).taken_over(found, folder_bytes, folder),
+        Ok(Some(found)) => shared.change(|tree, _| tree.taken_over(found, folder_bytes, folder)),
         Err(error) => {
             tracing::debug!(target: "autoplace::store", "another process still writes to the folder: {error}");
             Vec::new()
@@ -231,9 +324,8 @@ fn take_over(shared: &Shared, folder_bytes: u64) -> Vec<Id> {
 
 /// Writes a piece, unless it is gone or the folder has no room for it.
 fn write_one(shared: &Shared, id: Id, is_warned: &mut bool) {
-    let Shared { tree, folder } = shared;
-    let Some(folder) = folder.get() else { return };
-    let Write { outdated, piece } = lock(tree).begin_write(id, folder);
+    let Some(folder) = shared.folder.get() else { return };
+    let Write { outdated, piece } = lock(&shared.tree).begin_write(id, folder);
     // The lock is not held while files are removed, because a step of a text may wait for the lock.
     outdated.into_iter().for_each(|id| folder.remove(id));
     let Some((header, data)) = piece else { return };
@@ -246,24 +338,38 @@ fn write_one(shared: &Shared, id: Id, is_warned: &mut bool) {
         Err(error) => tracing::debug!(target: "autoplace::store", "{error}"),
         Ok(()) => *is_warned = false,
     }
-    lock(tree).end_write(&header, written.is_ok(), folder);
+    shared.change(|tree, _| tree.end_write(&header, written.is_ok(), folder));
+}
+
+/// Removes the files of the pieces that the tree has no more. The lock is not held meanwhile.
+fn remove_outdated(shared: &Shared) {
+    let Some(folder) = shared.folder.get() else { return };
+    let outdated = lock(&shared.tree).take_outdated();
+    for id in outdated {
+        folder.remove(id);
+        shared.tasks.has_removed();
+    }
 }
 
 impl Drop for Writer {
     /// Waits for the pieces that are still to be written. If the folder does not answer, the thread ends by itself.
     fn drop(&mut self) {
-        self.queue = None;
         let Some(thread) = self.thread.take() else { return };
         let is_open = {
-            let mut left = lock(&self.waiting.left);
+            let mut left = lock(&self.tasks.left);
             // The folder may answer again.
             left.stuck_at = None;
+            left.is_ending = true;
             left.is_open
         };
-        if is_open && self.waiting.is_done_within(END_WITHIN) {
+        self.tasks.changed.notify_all();
+        if is_open && self.tasks.is_done_within(END_WITHIN) && self.tasks.has_ended_within(END_WITHIN) {
             drop(thread.join());
         } else {
-            tracing::warn!(target: "autoplace::store", "the folder does not answer; some prompts are not kept there");
+            let folder = self.folder.display();
+            tracing::warn!(
+                target: "autoplace::store", "{folder}: the folder does not answer; some prompts are not kept there"
+            );
         }
     }
 }

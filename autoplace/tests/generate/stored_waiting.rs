@@ -4,17 +4,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
-use std::process::Command;
+use std::{process::Command, thread, time::Duration};
 
 use autoplace::generate::Engine;
 #[cfg(target_os = "linux")]
-use autoplace::generate::{Error, Shutdown};
+use autoplace::generate::{Error, Shutdown, Speculation};
 use autoplace::llama_sys::Token;
 use autoplace::store::PromptStore;
 #[cfg(target_os = "linux")]
+use autoplace::{Model, ModelBuilder};
+#[cfg(target_os = "linux")]
 use test_support::wait;
 
+#[cfg(target_os = "linux")]
+use crate::speculative_support::{self, exact};
 use crate::stored_texts::{ANSWER, MIB, generate, in_folder, load, turn};
+#[cfg(target_os = "linux")]
+use crate::text_support::{Texts, complete};
 use crate::text_support::{answered, random, raw_by_chance as raw, request, to_the_end, words};
 
 fn pieces(folder: &Path) -> Vec<PathBuf> {
@@ -94,9 +100,14 @@ fn reading_threads() -> usize {
 /// Replaces each piece by a pipe without a writer: the opening of such a file never ends.
 #[cfg(target_os = "linux")]
 fn hang(folder: &Path) {
-    for file in pieces(folder) {
-        fs::remove_file(&file).unwrap();
-        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    hang_files(&pieces(folder));
+}
+
+#[cfg(target_os = "linux")]
+fn hang_files(files: &[PathBuf]) {
+    for file in files {
+        fs::remove_file(file).unwrap();
+        assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
     }
 }
 
@@ -125,6 +136,58 @@ fn a_session_computes_a_text_whose_folder_does_not_answer() {
         drop(fs::File::options().read(true).write(true).open(file).unwrap());
     }
     wait("ends", || reading_threads() == 0);
+}
+
+/// The state of a drafter is only in a folder that does not answer, and the model's own state is read. A text is
+/// written without drafts until it has waited long enough. Then the drafter computes the text itself.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_drafter_goes_on_without_its_stored_state_if_the_folder_does_not_answer() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, files) = (exact("llama", folder.path()), folder.path().join("store"));
+    let load = |store: Option<PromptStore>| {
+        let request = speculative_support::request(1024, 1, 3).n_batch(64);
+        let builder = speculative_support::builder(&path, request).draft(&path);
+        store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap()
+    };
+    let speculation = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
+    let asked = |model: &Model, prompt: &[Token], most: usize| {
+        generate(model, prompt).temp(0.0).max_tokens(most).speculate(speculation)
+    };
+    let first = {
+        let model = load(Some(in_folder(&files)));
+        complete(asked(&model, &words(1, 150), 20), &model)
+    };
+    let next = [&words(1, 150)[..], &first.tokens, &words(2, 20)].concat();
+    let expected = {
+        let model = load(None);
+        complete(asked(&model, &next, 600), &model)
+    };
+    let of_draft = |file: &PathBuf| fs::read(file).unwrap().windows(7).any(|bytes| bytes == b"(draft)");
+    let (drafts, others): (Vec<_>, Vec<_>) = pieces(&files).into_iter().partition(of_draft);
+    assert!(!drafts.is_empty() && !others.is_empty());
+    let model = load(Some(in_folder(&files)));
+    let mut session = model.session().unwrap();
+    // After a first text, the drafter knows how long a token takes, and waits for ten seconds instead of a minute.
+    session.begin(asked(&model, &words(3, 80), 20)).unwrap();
+    assert!(to_the_end(&mut session).remove(0).statistics().drafted_tokens > 0);
+    hang_files(&drafts);
+    let text = session.begin(asked(&model, &next, 600)).unwrap();
+    let (mut texts, mut written) = (Texts::default(), 5);
+    texts.generate_to(&mut session, text, written);
+    let statistics = session.statistics(text).unwrap();
+    assert!(statistics.restored_tokens >= 150 && statistics.drafted_tokens == 0, "{statistics:?}");
+    while session.statistics(text).unwrap().drafted_tokens == 0 {
+        thread::sleep(Duration::from_millis(50));
+        written += 1;
+        texts.generate_to(&mut session, text, written);
+    }
+    texts.run(&mut session);
+    let ours = texts.of(text);
+    assert_eq!((&ours.tokens, ours.statistics().restored_draft_tokens), (&expected.tokens, 0));
+    assert!(ours.statistics().acceptance_rate() > 0.9, "{:?}", ours.statistics());
+    assert_eq!(reading_threads(), 1);
 }
 
 #[test]

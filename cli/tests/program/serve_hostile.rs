@@ -1,6 +1,9 @@
 //! Hostile clients of `autoplace serve`: how much memory they can make the server use, and which of them are admitted.
 //! `cargo xtask attack` does the same at full size, and prints numbers.
 
+use std::collections::VecDeque;
+use std::io::Write;
+
 use crate::server::{CHAT, FILE, Server, TEXT, rest};
 use serde_json::{Value, json};
 use test_support::wait;
@@ -24,6 +27,36 @@ fn silent_clients_do_not_block_others() {
         // The connection that had waited longest was closed, to make room.
         let mut byte = [0];
         assert!(!matches!(std::io::Read::read(&mut &waiting[0], &mut byte), Ok(1)));
+    }
+}
+
+#[test]
+fn a_flood_of_silent_clients_keeps_no_other_client_waiting() {
+    let server = Server::start(&["--ctx", "512"]);
+    // More silent clients than the server has connections, also at the same time.
+    let mut silent = VecDeque::new();
+    for number in 0..3000 {
+        silent.push_back(server.connected(""));
+        if silent.len() > 800 {
+            silent.pop_front();
+        }
+        if number % 300 == 299 {
+            assert_eq!(server.get("/health").0, 200);
+            assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
+        }
+    }
+}
+
+#[test]
+fn of_a_burst_of_clients_that_ask_when_all_have_connected_none_is_dropped() {
+    let server = Server::start(&["--ctx", "512"]);
+    let clients: Vec<_> = (0..300).map(|_| server.connected("")).collect();
+    let head = format!("GET /health HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", server.address);
+    for client in &clients {
+        (&*client).write_all(head.as_bytes()).unwrap();
+    }
+    for client in &clients {
+        assert!(rest(client).starts_with("HTTP/1.1 200"));
     }
 }
 

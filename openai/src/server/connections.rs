@@ -1,14 +1,17 @@
 //! A limited number of connections, and a log line for each request.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io::Write;
+use std::io::{self, Write};
 use std::mem;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use autoplace::llama_sys;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, Response};
@@ -20,10 +23,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tower::ServiceExt;
 
+use super::connection::Connection;
 use super::http::stopping;
+use super::socket::Socket;
 
 /// Maximum bytes of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -33,51 +38,22 @@ const TO_READ_THE_ERROR: Duration = Duration::from_secs(2);
 /// when all of them have connected.
 const TO_ASK: Duration = Duration::from_secs(2);
 
-/// A client's connection.
-pub(super) struct Connection {
-    peer: SocketAddr,
-    /// How long a client may take to send a head (counted from the connection or from its last request), and then to
-    /// send a body.
-    pub(super) timeout: Duration,
-    /// Since when the client has sent no whole request; `None` while it waits for its answer.
-    idle_since: Mutex<Option<Instant>>,
-    closes: Notify,
-    /// Tells the server that this connection may be closed, or has ended.
-    room: Arc<Notify>,
-    /// Whether the server ends the answers that still run.
-    cuts_off: watch::Receiver<bool>,
-}
-
-impl Connection {
-    /// Records that a whole request has arrived. Until it is answered, the connection isn't closed to make room.
-    pub(super) fn request_arrived(&self) {
-        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// Records that the client has its answer.
-    fn answer_ended(&self) {
-        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        self.room.notify_one();
-    }
-
-    /// Since when the client has sent no whole request.
-    fn idle_since(&self) -> Option<Instant> {
-        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until the server ends the answers that still run, because it stops.
-    pub(super) async fn cut_off(self: Arc<Self>) {
-        let mut cuts_off = self.cuts_off.clone();
-        // An error means that the server has ended. Then this connection is closed too.
-        let _ = cuts_off.wait_for(|cuts_off| *cuts_off).await;
-    }
-}
+/// So many connections more are open for clients that have sent no whole request, if this process may open so many
+/// files.
+const MORE_SILENT: usize = 512;
+/// If so many clients have sent no whole request, a new client makes one of them leave, however short it has been
+/// silent. A burst of fewer clients loses none.
+const CROWD: usize = 400;
+/// Files that the process may need besides its connections.
+const OTHER_FILES: usize = 128;
+/// Connections that were closed, and whose tasks are about to end.
+const LEAVING: usize = 64;
 
 /// Accepts connections until `stop`, then lets running answers finish for at most `timeout`. Then the remaining answers
 /// end with an error, which cancels their texts. Connections of clients that do not read it are closed.
 ///
-/// If there would be more than `most` connections, the one is closed that has been idle longest, and for [`TO_ASK`] at
-/// least. So silent clients cannot block others. If there is none, a new client waits.
+/// `most` is the number of connections for which there is always room. If there is no room for a new client, a silent
+/// client leaves ([`admit`]). If none may leave yet, the new client waits.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -85,17 +61,24 @@ pub(super) async fn serve(
     timeout: Duration,
     stop: impl Future<Output = ()>,
 ) {
+    let most = most + more_silent(most, llama_sys::most_open_files());
+    let places = Arc::new(Semaphore::new(most + LEAVING));
     let open = Arc::new(Mutex::new(Vec::<Arc<Connection>>::new()));
     let room = Arc::new(Notify::new());
     let shutdown = GracefulShutdown::new();
     let (cut_off, cuts_off) = watch::channel(false);
     let mut stop = pin!(stop);
     'accepting: loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let accepted = async {
+            // Connections that were closed still take files until their tasks have ended.
+            let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+            Ok((listener.accept().await?, place))
+        };
+        let accepted: io::Result<_> = tokio::select! {
+            accepted = accepted => accepted,
             () = &mut stop => break,
         };
-        let (stream, peer) = match accepted {
+        let ((stream, peer), place) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 log(&format!("cannot take a connection: {error}"));
@@ -103,10 +86,7 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let cuts_off = cuts_off.clone();
-        let (closes, room_of) = (Notify::new(), Arc::clone(&room));
-        let idle_since = Some(Instant::now()).into();
-        let connection = Arc::new(Connection { peer, timeout, idle_since, closes, room: room_of, cuts_off });
+        let connection = Arc::new(Connection::new(peer, timeout, Arc::clone(&room), cuts_off.clone()));
         loop {
             let admitted = admit(&mut open.lock().unwrap_or_else(PoisonError::into_inner), &connection, most);
             let Err(wait) = admitted else { break };
@@ -120,14 +100,16 @@ pub(super) async fn serve(
         let _ = stream.set_nodelay(true);
         let (of, routes) = (Arc::clone(&connection), routes.clone());
         let service = service_fn(move |request| answer(routes.clone(), request, Arc::clone(&of)));
+        let socket = Socket::new(stream, Arc::clone(&connection));
         let spoken = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(timeout)
             .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(socket), service);
         let spoken = shutdown.watch(spoken);
         let open = Arc::clone(&open);
         tokio::spawn(async move {
+            let _place = place;
             tokio::select! {
                 // A connection that breaks is not logged, because each of its requests has its own line.
                 _ = spoken => {}
@@ -154,20 +136,43 @@ pub(super) async fn serve(
     }
 }
 
+/// The number of connections for silent clients, besides `most` others, if the process may open so many files.
+fn more_silent(most: usize, files: Option<u64>) -> usize {
+    let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+    files.saturating_sub(most + LEAVING + OTHER_FILES).min(MORE_SILENT)
+}
+
 /// Adds a connection to the open ones. If there are `most` already, closes the one that has been idle longest. If none
-/// has been idle for [`TO_ASK`], the error says after how much time to try again.
+/// has been idle for [`TO_ASK`], closes one of a [`CROWD`]. If there is no crowd, the error says after how much time to
+/// try again.
 fn admit(open: &mut Vec<Arc<Connection>>, connection: &Arc<Connection>, most: usize) -> Result<(), Duration> {
     if open.len() >= most {
         let idle = open.iter().enumerate().filter_map(|(index, other)| Some((other.idle_since()?, index)));
-        let Some((since, index)) = idle.min() else { return Err(TO_ASK) };
+        let idle: Vec<(Instant, usize)> = idle.collect();
+        let Some((since, oldest)) = idle.iter().min().copied() else { return Err(TO_ASK) };
         let wait = TO_ASK.saturating_sub(since.elapsed());
-        if !wait.is_zero() {
-            return Err(wait);
-        }
-        open.remove(index).closes.notify_one();
+        let leaves = match wait.is_zero() {
+            true => oldest,
+            false if idle.len() < CROWD => return Err(wait),
+            false => crowding(open, &idle).unwrap_or(oldest),
+        };
+        open.remove(leaves).closes.notify_one();
     }
     open.push(Arc::clone(connection));
     Ok(())
+}
+
+/// Of the address with the most idle connections, the one that has been idle longest. So a client that asks at once is
+/// answered, whatever number of silent ones arrives, and clients at other addresses lose nothing.
+fn crowding(open: &[Arc<Connection>], idle: &[(Instant, usize)]) -> Option<usize> {
+    let mut of_address: HashMap<IpAddr, (usize, Reverse<(Instant, usize)>)> = HashMap::new();
+    for &(since, index) in idle {
+        let (count, oldest) = of_address.entry(open[index].peer.ip()).or_insert((0, Reverse((since, index))));
+        *count += 1;
+        *oldest = (*oldest).max(Reverse((since, index)));
+    }
+    let (_, Reverse((_, index))) = of_address.into_values().max()?;
+    Some(index)
 }
 
 async fn answer(
@@ -185,6 +190,7 @@ async fn answer(
         status: None,
         bytes: 0,
     };
+    connection.begins(request.version());
     // A request with a body is whole when the body has been read.
     if request.body().is_end_stream() {
         connection.request_arrived();
@@ -228,7 +234,7 @@ impl Drop for Line {
 
 /// Writes to stderr. Errors are ignored, so that the server continues even if nobody reads stderr.
 fn log(line: &str) {
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// The body of a response, together with its log line.
@@ -265,21 +271,54 @@ impl hyper::body::Body for Answer {
 mod tests {
     use super::*;
 
+    fn connection(address: u8) -> Arc<Connection> {
+        let peer = ([127, 0, 0, address], 1).into();
+        Arc::new(Connection::new(peer, Duration::ZERO, Arc::default(), watch::channel(false).1))
+    }
+
+    fn long_ago() -> Instant {
+        Instant::now().checked_sub(2 * TO_ASK).expect("the system runs for some seconds")
+    }
+
+    #[test]
+    fn a_crowd_of_silent_clients_makes_no_other_client_wait() {
+        let mut open = Vec::new();
+        let most = CROWD + 2;
+        let (asked, other, new) = (connection(1), connection(2), connection(1));
+        asked.request_arrived();
+        for connection in [Arc::clone(&asked), Arc::clone(&other)].into_iter().chain((0..CROWD).map(|_| connection(1)))
+        {
+            assert_eq!(admit(&mut open, &connection, most), Ok(()));
+        }
+        let first = Arc::clone(&open[2]);
+        assert_eq!(admit(&mut open, &new, most), Ok(()));
+        // The oldest of the address with the most silent clients has left.
+        let stays = |connection| open.iter().any(|other| Arc::ptr_eq(other, connection));
+        assert!(!stays(&first) && [&asked, &other, &new].into_iter().all(stays));
+        // Fewer clients may be a burst that is about to ask.
+        let mut burst = (0..CROWD - 1).map(|_| connection(1)).collect();
+        assert!(admit(&mut burst, &new, CROWD - 1).is_err_and(|wait| wait <= TO_ASK));
+    }
+
+    #[test]
+    fn more_silent_clients_are_admitted_only_if_there_are_files_for_them() {
+        assert_eq!(more_silent(129, Some(256)), 0);
+        assert_eq!(more_silent(129, Some(1024)), MORE_SILENT);
+        assert_eq!(more_silent(576, Some(1024)), 1024 - 576 - LEAVING - OTHER_FILES);
+        assert_eq!(more_silent(129, None), MORE_SILENT);
+    }
+
     #[test]
     fn only_clients_that_send_no_whole_request_make_room_for_others() {
-        let (_cut_off, cuts_off) = watch::channel(false);
-        let long_ago = Instant::now().checked_sub(2 * TO_ASK).expect("the system runs for some seconds");
-        let connection = |idle_since: Option<Instant>| {
-            Arc::new(Connection {
-                peer: ([127, 0, 0, 1], 1).into(),
-                timeout: Duration::ZERO,
-                idle_since: idle_since.into(),
-                closes: Notify::new(),
-                room: Arc::default(),
-                cuts_off: cuts_off.clone(),
-            })
+        let connection = |asks: bool| {
+            let connection = connection(1);
+            connection.asks().since = long_ago();
+            if asks {
+                connection.request_arrived();
+            }
+            connection
         };
-        let (asked, silent, new) = (connection(None), connection(Some(long_ago)), connection(Some(long_ago)));
+        let (asked, silent, new) = (connection(true), connection(false), connection(false));
         let mut open = vec![Arc::clone(&asked), Arc::clone(&silent)];
         assert_eq!(admit(&mut open, &new, 2), Ok(()));
         assert!(Arc::ptr_eq(&open[0], &asked) && Arc::ptr_eq(&open[1], &new) && open.len() == 2);

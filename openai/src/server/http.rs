@@ -16,7 +16,7 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use super::connections::Connection;
+use super::connection::Connection;
 use crate::{ApiError, Completion};
 
 /// Maximum bytes of a request; some millions of tokens fit.
@@ -144,6 +144,11 @@ impl UnderWay {
     /// Waits until the server ends the answers that still run, because it stops.
     pub(super) fn cut_off(&self) -> impl Future<Output = ()> + Send + 'static {
         Arc::clone(&self.connection).cut_off()
+    }
+
+    /// Waits until the client sends nothing more.
+    pub(super) fn end(&self) -> impl Future<Output = ()> + Send + 'static {
+        Arc::clone(&self.connection).end()
     }
 }
 
@@ -288,27 +293,35 @@ fn may_have_media(bytes: &[u8]) -> bool {
 const PING: Duration = Duration::from_secs(15);
 
 /// The chunks of an answer as server-sent events. While a long prompt is computed, comments are sent ([`PING`]).
-/// When `cut_off` is ready, the events end with an error.
+/// When `end` is ready, the client sends nothing more, and a comment is sent too: if the client has gone, its system
+/// refuses the comment. When `cut_off` is ready, the events end with an error.
 pub(super) fn events(
     completion: Completion,
     cut_off: impl Future<Output = ()> + Send + 'static,
+    end: impl Future<Output = ()> + Send + 'static,
 ) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let has_names = completion.has_named_events();
     let done = completion.ends_with_done().then(|| Event::default().data("[DONE]"));
     let mut completion = completion;
     let (mut cut_off, mut is_cut_off) = (Box::pin(cut_off), false);
+    let (mut end, mut has_ended) = (Box::pin(end), false);
     let chunks = stream::poll_fn(move |context| {
         if is_cut_off {
             return Poll::Ready(None);
+        }
+        if !has_ended && end.as_mut().poll(context).is_ready() {
+            has_ended = true;
+            return Poll::Ready(Some(None));
         }
         is_cut_off = cut_off.as_mut().poll(context).is_ready();
         let chunk = match is_cut_off {
             true => Some(Err(ApiError::stopping())),
             false => ready!(completion.poll_chunk(context)),
         };
-        Poll::Ready(chunk.map(|chunk| chunk.unwrap_or_else(|error| completion.error_event(&error))))
+        Poll::Ready(chunk.map(|chunk| Some(chunk.unwrap_or_else(|error| completion.error_event(&error)))))
     });
     let events = chunks.map(move |data| {
+        let Some(data) = data else { return Event::default().comment("") };
         let event = match data["type"].as_str().filter(|_| has_names) {
             Some(name) => Event::default().event(name),
             None => Event::default(),

@@ -14,6 +14,7 @@
 //! ```
 
 mod access;
+mod connection;
 mod connections;
 mod http;
 mod metrics;
@@ -21,6 +22,7 @@ mod page;
 mod paths;
 #[cfg(feature = "pool")]
 mod pooled;
+mod socket;
 
 use std::io;
 use std::sync::Arc;
@@ -289,7 +291,7 @@ async fn answer(
     let notes = [("x-autoplace-unenforced", completion.unenforced()), ("x-autoplace-left-out", completion.left_out())];
     let notes = notes.map(|(name, list)| (name, http::list_header(list)));
     let mut response = match completion.is_stream() {
-        true => http::events(completion, under_way.cut_off()).into_response(),
+        true => http::events(completion, under_way.cut_off(), under_way.end()).into_response(),
         false => Json(completion.response().await?).into_response(),
     };
     for (name, note) in notes {

@@ -4,6 +4,7 @@ mod access;
 mod adapters;
 mod api;
 mod called;
+mod ended;
 mod endpoint;
 mod infill;
 mod media;

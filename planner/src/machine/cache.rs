@@ -2,11 +2,13 @@
 //! home directory may serve several machines, so the file's name depends on the device or the machine.
 //!
 //! Measurements flow in; later runs read them. A file that cannot be read, written or understood is ignored, because
-//! measuring again is cheap. `tracing` then gets a debug message.
+//! measuring again is cheap. `tracing` then gets a debug message. A folder that does not answer is ignored too, until
+//! it answers (`folder`).
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use etcetera::BaseStrategy;
 use serde::de::DeserializeOwned;
@@ -15,6 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Machine;
 use super::expert_use::ExpertUse;
+use super::folder::{ANSWER_WITHIN, ask, ask_within};
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
 use super::measured::{LearnedHeadroom, MeasuredRates};
@@ -40,6 +43,7 @@ const HASH: &str = "hash";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,
+    patience: Duration,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -55,12 +59,20 @@ impl MeasurementCache {
     /// a cache that keeps nothing.
     pub fn user() -> Self {
         let strategy = etcetera::base_strategy::choose_native_strategy().ok();
-        Self { folder: strategy.map(|dirs| dirs.cache_dir().join("autoplace")) }
+        Self { folder: strategy.map(|dirs| dirs.cache_dir().join("autoplace")), patience: ANSWER_WITHIN }
     }
 
     /// The cache in this folder.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: Some(folder.into()) }
+        Self { folder: Some(folder.into()), patience: ANSWER_WITHIN }
+    }
+
+    /// Sets how long to wait for each file, for example because running texts wait meanwhile. If writing takes longer,
+    /// a thread completes it. Default: ten seconds.
+    #[must_use]
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// The headroom measured on this GPU with this build. A value above the GPU's total is invalid and ignored.
@@ -147,8 +159,10 @@ impl MeasurementCache {
     }
 
     fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
-        let file = self.folder.as_ref()?.join(name(kind, key));
-        let text = json::read(&file).inspect_err(|error| {
+        let folder = self.folder.as_ref()?;
+        let file = folder.join(name(kind, key));
+        let of = file.clone();
+        let text = ask_within(self.patience, folder, move || json::read(&of)).inspect_err(|error| {
             if error.kind() != ErrorKind::NotFound {
                 tracing::debug!(%error, file = %file.display(), "cannot be read");
             }
@@ -164,10 +178,12 @@ impl MeasurementCache {
         let name = name(kind, &key);
         let document = Document { version: VERSION, key, value };
         let text = serde_json::to_string_pretty(&document).map_err(io::Error::other);
-        let kept = text.and_then(|text| {
-            fs::create_dir_all(folder)?;
-            json::write(&folder.join(&name), &text)
-        });
+        let (of, file) = (folder.clone(), folder.join(&name));
+        let write = move |text: &str| {
+            fs::create_dir_all(of)?;
+            json::write(&file, text)
+        };
+        let kept = text.and_then(|text| ask_within(self.patience, folder, move || write(&text)));
         if let Err(error) = kept {
             tracing::debug!(%error, name, folder = %folder.display(), "cannot be stored");
         }
@@ -199,7 +215,8 @@ fn moves_key(machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Opt
 
 /// The identity of a model's file.
 fn file_key(file: &Path, bytes: u64) -> String {
-    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let (folder, of) = (file.parent().unwrap_or(file), file.to_owned());
+    let file = ask(folder, move || fs::canonicalize(of)).unwrap_or_else(|_| file.to_owned());
     format!("{}, {bytes} bytes", file.display())
 }
 

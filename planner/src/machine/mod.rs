@@ -25,6 +25,7 @@ mod detect;
 mod disk;
 mod expert_use;
 mod file;
+pub mod folder;
 mod gpu;
 mod gpu_process;
 mod host;

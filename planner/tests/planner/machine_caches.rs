@@ -359,3 +359,21 @@ fn the_reuse_of_experts_is_kept_for_the_file_on_any_machine() {
     assert_eq!(cache.expert_use((&file, 5)), None);
     assert_eq!(cache.expert_use((&folder.path().join("other.gguf"), 4)), None);
 }
+
+#[test]
+#[cfg(unix)]
+fn a_cache_whose_folder_does_not_answer_keeps_nothing_until_it_answers() {
+    let (_folder, path, cache) = empty();
+    cache.put_file_hash("one", "1");
+    let file = only(&path);
+    cache.put_file_hash("other", "2");
+    // The opening of a pipe for writing waits for a reader.
+    fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    cache.put_file_hash("one", "3");
+    // The folder is not asked again, so even the other file is not found.
+    assert_eq!(cache.file_hash("other"), None);
+    assert!(fs::read_to_string(&file).unwrap().contains("\"3\""));
+    test_support::wait("answers", || cache.file_hash("other").is_some());
+    assert_eq!(cache.file_hash("other").unwrap(), "2");
+}

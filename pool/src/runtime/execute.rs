@@ -8,6 +8,7 @@ use autoplace::load::Replacement;
 use autoplace::machine::Machine;
 use autoplace::{Model, load};
 
+use super::place::answers;
 use super::specs::without_links;
 use super::state::{Id, Loaded, Shared, State, Work};
 use crate::error::Reason;
@@ -169,8 +170,9 @@ impl Shared {
         });
         let Some((source, label, request)) = begun else { return Err(Stopped::Changed) };
         let started = Instant::now();
-        let loaded =
-            self.room_for(&label, plan, machine, None).and_then(|room| self.builder(&source, &request, &room).load());
+        let loaded = answers(&source.spec.model)
+            .and_then(|()| self.room_for(&label, plan, machine, None))
+            .and_then(|room| self.builder(&source, &request, &room).load());
         let now = self.now();
         self.change(|state| {
             let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };

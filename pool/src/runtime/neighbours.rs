@@ -5,13 +5,16 @@
 //! decided. It reserves nothing while it asks. So two pools that ask each other cannot wait for each other for ever.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use autoplace::load::{DeviceBytes, LoadedModel, MemoryLack, loaded_models, memory_lacks};
-use autoplace::machine::Machine;
+use autoplace::machine::{Machine, folder};
 
+use super::specs::folder_of;
 use super::state::{Entry, Id, Shared, State, Work};
 use crate::plan::PoolPlan;
+use crate::spec::ModelSpec;
 
 /// How long a pool waits for others to give memory: two of their checks of the memory, and some more.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,15 +34,15 @@ impl Shared {
     /// model of this pool which another pool has asked for meanwhile. The plan is out of date then.
     pub(super) fn others_gave(&self, id: Id, machine: &Machine, plan: Option<&PoolPlan>) -> bool {
         let now = self.now();
-        let lack = {
+        let asks = {
             let mut state = self.lock();
             let entry = state.entry(id).filter(|entry| entry.loaded.is_none());
-            entry
-                .filter(|entry| entry.asked.is_none_or(|asked| now >= asked + PAUSE))
-                .and_then(|entry| Lack::new(entry, plan))
+            let entry = entry.filter(|entry| entry.asked.is_none_or(|asked| now >= asked + PAUSE));
+            entry.map(|entry| (entry.label.clone(), Arc::clone(&entry.spec)))
         };
-        // The folder of the notices is read only for a model that lacks something.
-        let Some(lack) = lack else { return false };
+        // The lock is not held, because the folder of the model's file may take long to answer. The folder of the
+        // notices is read only for a model that lacks something.
+        let Some(lack) = asks.and_then(|(label, spec)| Lack::new(&label, &spec, plan)) else { return false };
         let others = self.of_others();
         let devices = lack.on_devices(machine, &others);
         if devices.is_empty() {
@@ -157,13 +160,14 @@ struct Lack {
 
 impl Lack {
     /// `None` for a model all of whose layers are planned on GPUs.
-    fn new(entry: &Entry, plan: Option<&PoolPlan>) -> Option<Self> {
-        match plan.and_then(|plan| plan.model(&entry.label)) {
+    fn new(label: &str, spec: &ModelSpec, plan: Option<&PoolPlan>) -> Option<Self> {
+        match plan.and_then(|plan| plan.model(label)) {
             Some(planned) if planned.plan.n_gpu_layers >= planned.plan.layers() => None,
             Some(planned) => Some(Self { bytes: planned.held.host, on_host: false }),
             None => {
-                let file = std::fs::metadata(&entry.spec.model).map_or(0, |file| file.len());
-                Some(Self { bytes: file.saturating_add(BESIDE_FILE), on_host: true })
+                let file = spec.model.clone();
+                let bytes = folder::ask(folder_of(&spec.model), move || Ok(std::fs::metadata(file)?.len()));
+                Some(Self { bytes: bytes.unwrap_or(0).saturating_add(BESIDE_FILE), on_host: true })
             }
         }
     }

@@ -1,17 +1,41 @@
 //! The machine and the models as the pool's thread sees them: the input of a decision.
 
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::path::Path;
 use std::time::Duration;
 
-use autoplace::gguf::Header;
-use autoplace::machine::Machine;
+use autoplace::gguf::{self, Header};
+use autoplace::machine::{Machine, folder};
 use autoplace::plan::{self, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Isolation, Model, ModelBuilder, load};
 
+use super::specs::folder_of;
 use super::state::{Entry, Id, Shared, Source, State};
 use crate::ladder::{Ladder, Rung, for_one_of_several, is_planned_again};
 use crate::spec::ModelSpec;
 use crate::state::{ModelState, PoolState};
+
+/// Fails if the folder of a model's file does not answer. The pool's thread reads the file next, and all other models
+/// would wait for that.
+pub(super) fn answers(file: &Path) -> Result<(), load::Error> {
+    let of = file.to_owned();
+    let read = move || {
+        // The opening of a pipe would wait for a writer.
+        if fs::metadata(&of)?.is_file() {
+            File::open(of)?.read_exact(&mut [0])?;
+        }
+        Ok(())
+    };
+    match folder::ask(folder_of(file), read) {
+        Err(source) if source.kind() == ErrorKind::TimedOut => {
+            Err(gguf::Error::Open { path: file.to_owned(), source }.into())
+        }
+        // The load says what else is wrong with the file.
+        _ => Ok(()),
+    }
+}
 
 impl Shared {
     /// The machine with the free bytes that it would have if no model of the pool were loaded.
@@ -64,6 +88,7 @@ impl Shared {
     /// probes, and there are fewer of them.
     pub(super) fn ladder(&self, source: &Source, machine: &Machine) -> Result<Ladder, load::Error> {
         let spec = &source.spec;
+        answers(&spec.model)?;
         let request = for_one_of_several(&spec.request);
         let alone = self.probed(source, &request, machine)?;
         // The load's options add the bytes of a prompt store to the request. Estimated plans need these bytes too.

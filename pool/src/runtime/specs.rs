@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use autoplace::machine::folder;
 use autoplace::store::PromptStore;
 
 use super::state::{Entry, Shared, Source, State, Work};
@@ -55,9 +56,16 @@ impl Shared {
     }
 }
 
-/// The path without symbolic links; the path itself if it cannot be read, or is the name of a model on a hub.
+/// The path without symbolic links; the path itself if it cannot be read, if its folder does not answer, or if it is
+/// the name of a model on a hub.
 pub(super) fn without_links(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+    let of = path.to_owned();
+    folder::ask(folder_of(path), move || of.canonicalize()).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The folder of a model's file.
+pub(super) fn folder_of(file: &Path) -> &Path {
+    file.parent().unwrap_or(file)
 }
 
 /// The prompt store of a specification. A model whose other settings have changed keeps its store.

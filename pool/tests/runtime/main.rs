@@ -31,7 +31,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 38] = [
+    let tests: [(&str, Test); 39] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -59,6 +59,7 @@ fn main() {
         ("a_model_whose_specification_was_changed_and_changed_back_is_not_loaded_twice", replaced::changed_back),
         ("a_change_that_does_not_matter_for_the_load_leaves_the_model_loaded", replaced::same_load),
         ("another_path_of_the_same_file_leaves_the_model_loaded", replaced::other_path),
+        ("a_folder_that_does_not_answer_stops_no_model_elsewhere", replaced::does_not_answer),
         ("a_loaded_model_goes_to_the_specification_with_its_name", replaced::own_name),
         ("a_model_that_is_removed_and_added_again_in_its_load_is_loaded_once", replaced::added_again_in_a_load),
         ("specifications_that_two_threads_replace_leave_a_model_as_it_is", replaced::at_the_same_time),

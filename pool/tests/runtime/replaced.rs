@@ -1,9 +1,11 @@
 //! Specifications that are replaced while their models are loaded: a model stays loaded if a new specification
 //! describes the same load, and is never loaded a second time beside itself.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use autoplace::machine::folder;
 use autoplace_pool::{Error, Limits, ModelHandle, ModelSpec, Pool, Residence};
 use libtest_mimic::Failed;
 use test_support::demo_path;
@@ -109,6 +111,26 @@ pub(crate) fn other_path() -> Result<(), Failed> {
     std::fs::copy(demo_path(), &link)?;
     set(&pool, &[linked("b")])?;
     assert_ne!(pool.get("b").wait()?.worker_id(), held.worker_id());
+    Ok(())
+}
+
+/// The folder of one model's file does not answer. Requests for the model get an error, and the other model is served.
+pub(crate) fn does_not_answer() -> Result<(), Failed> {
+    let far = tempfile::tempdir()?;
+    let file = far.path().join("far.gguf");
+    std::fs::copy(demo_path(), &file)?;
+    // Work that does not end stands in for a system's call that does not.
+    let (answer, answered) = mpsc::channel::<()>();
+    let hung = folder::ask(far.path(), move || Ok(answered.recv().is_ok())).unwrap_err();
+    let card = Card::new(128 << 20);
+    let pool = builder(&[&card]).model(spec("a")).model(ModelSpec::new("far", &file).request(request())).start()?;
+    let (one, other) = (pool.get("far"), pool.get("a"));
+    assert_eq!(text(&other.wait()?)?, TEXT.as_str());
+    let Err(Error::Load { name, source }) = one.wait() else { return Err("it is loaded".into()) };
+    assert!(name == "far" && source.to_string().contains(&hung.to_string()), "{source}");
+    drop(answer);
+    until(|| pool.get("far").wait().is_ok());
+    assert_eq!(text(&pool.get("far").wait()?)?, TEXT.as_str());
     Ok(())
 }
 

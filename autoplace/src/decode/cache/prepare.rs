@@ -132,7 +132,7 @@ impl Cache {
             if found.is_in_folder() {
                 return Ok(stored.start_bringing(found).map(|bringing| Stage::Bringing(bringing, search)));
             }
-            if let Some(brought) = stored.bring(&found) {
+            if let Some(brought) = stored.in_memory(&found) {
                 return self.begin(lent, running, prompt, (found, brought));
             }
         }

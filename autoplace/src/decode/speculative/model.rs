@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use llama_sys::{Batch, Position, SeqId, Token};
 
-use super::stored::StoredDrafter;
+use super::stored::{FromStore, StoredDrafter};
 use super::{SeqTokens, computed};
 use crate::decode::error::Error;
 use crate::decode::prefix::{common_prefix, position};
@@ -53,7 +53,7 @@ impl Draft {
     }
 
     /// Makes the context hold exactly these tokens, with the logits of the last token. Returns the number of tokens
-    /// that came from the prompt store, or `None` if there is no room.
+    /// that came from the prompt store; `None` if there is no room, or if the stored state of the text is still read.
     fn catch_up(
         &mut self,
         batch: &mut Batch,
@@ -73,9 +73,13 @@ impl Draft {
         if let Some(stored) = &mut stored {
             stored.changed(seq);
             let others: usize = self.held.iter().map(Vec::len).sum::<usize>() - keep;
-            if let Some(now) = stored.restore(&mut self.context, text, keep, others)? {
-                self.held[seq as usize] = tokens[..now].to_vec();
-                (keep, restored) = (now, now);
+            match stored.restore(&mut self.context, text, keep, others)? {
+                FromStore::Tokens(now) => {
+                    self.held[seq as usize] = tokens[..now].to_vec();
+                    (keep, restored) = (now, now);
+                }
+                FromStore::Later => return Ok(None),
+                FromStore::Nothing => {}
             }
         }
         let n_batch = self.context.n_batch().max(1) as usize;

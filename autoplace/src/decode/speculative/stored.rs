@@ -16,9 +16,9 @@ use crate::decode::cache::can_go_back;
 use crate::decode::error::Error;
 use crate::decode::media::NO_SPANS;
 use crate::decode::prefix::{Prefix, common_prefix, position};
-use crate::decode::stored::{Idle, Progress, Stored, WORTH_RESTORING};
+use crate::decode::stored::{Bringing, Idle, MAX_SEARCHES, Progress, Read, Stored, WORTH_RESTORING};
 use crate::load::{Draft, Followed, Heads, ModelStore, NO_MARKS, Scales};
-use crate::store::Text;
+use crate::store::{Brought, Found, Text};
 
 /// The store of one drafter.
 #[derive(Debug)]
@@ -31,21 +31,59 @@ pub(crate) struct StoredDrafter {
     needs_rest: bool,
     /// For each sequence, whether everything that the context holds of it is stored, or no more of it can be stored.
     is_stored: Vec<bool>,
+    /// States that threads read from the folder. Their texts go on without drafts meanwhile.
+    pending: Vec<Pending>,
 }
+
+/// A state that a thread reads from the folder.
+#[derive(Debug)]
+struct Pending {
+    seq: SeqId,
+    /// The tokens to which the state belongs: the beginning of a text.
+    tokens: Vec<Token>,
+    bringing: Bringing,
+}
+
+/// The stored state of a text.
+enum Sought {
+    InMemory(Found, Brought),
+    /// A thread reads it. Until then, the text goes on without drafts.
+    Later,
+    /// There is none, or the folder does not answer.
+    Nowhere,
+}
+
+/// What a draft model's context got from the prompt store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FromStore {
+    /// The context holds this many tokens of the text now, and nothing else.
+    Tokens(usize),
+    /// The context will get tokens at a later draft.
+    Later,
+    Nothing,
+}
+
+/// A step waits at most this long for a drafter's state that is only in the folder, because all running texts wait with
+/// it. It does not wait at all while the folder is late with another state.
+const WAIT_IN_STEP: Duration = Duration::from_millis(500);
+
+/// Maximum number of states that are read at the same time.
+const MAX_PENDING: usize = 4;
 
 impl StoredDrafter {
     /// The link to the store for a draft model whose context has this number of sequences.
     pub(super) fn of_draft(of: ModelStore, sequences: usize) -> Self {
         let needs_rest = of.needs_rest;
         let is_stored = vec![needs_rest; sequences];
-        Self { stored: Stored::new(of), scales: Scales::default(), needs_rest, is_stored }
+        Self { stored: Stored::new(of), scales: Scales::default(), needs_rest, is_stored, pending: Vec::new() }
     }
 
     /// The link to the store for a block for multi-token prediction. The block's first token is the second token of a
     /// text.
     pub(super) fn of_heads(of: ModelStore, sequences: usize) -> Self {
         let stored = Stored::with_ends(of, 1);
-        Self { stored, scales: Scales::default(), needs_rest: false, is_stored: vec![false; sequences] }
+        let is_stored = vec![false; sequences];
+        Self { stored, scales: Scales::default(), needs_rest: false, is_stored, pending: Vec::new() }
     }
 
     /// Records that the drafter's context is about to compute this sequence.
@@ -57,6 +95,9 @@ impl StoredDrafter {
     /// Records that a text has ended. Removes draft tokens that are not in the text from the draft model's context, if
     /// this context can go back that far. The tokens that it then holds can be stored.
     pub(super) fn ended(&mut self, draft: &mut Draft, SeqTokens { seq, tokens }: SeqTokens<'_>) -> Result<(), Error> {
+        if let Some(pending) = self.take_pending(seq) {
+            self.stored.leave_bringing(pending.bringing);
+        }
         let Some(held) = draft.held.get_mut(seq as usize) else { return Ok(()) };
         let keep = common_prefix(held, tokens);
         if keep < held.len() {
@@ -76,25 +117,87 @@ impl StoredDrafter {
         self.stored.computed(tokens, took);
     }
 
+    fn take_pending(&mut self, seq: SeqId) -> Option<Pending> {
+        let at = self.pending.iter().position(|pending| pending.seq == seq)?;
+        Some(self.pending.swap_remove(at))
+    }
+
+    /// The longest stored beginning of a text, if restoring it pays although `held` tokens are in the context already.
+    /// If pieces are only in the folder, a thread reads them, and the step waits only shortly. If the text `may_wait`,
+    /// its later drafts ask again; otherwise nothing is restored.
+    fn seek(&mut self, SeqTokens { seq, tokens }: SeqTokens<'_>, held: usize, may_wait: bool) -> Sought {
+        let is_late = self.stored.has_left() || !self.pending.is_empty();
+        let mut pending = self.take_pending(seq);
+        if let Some(of_another) = pending.take_if(|pending| !tokens.starts_with(&pending.tokens)) {
+            self.stored.leave_bringing(of_another.bringing);
+        }
+        for _ in 0..MAX_SEARCHES {
+            let mut next = match pending.take() {
+                Some(pending) => pending,
+                None => {
+                    let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
+                    let Some(found) = self.stored.find(prefix, held) else { return Sought::Nowhere };
+                    if !found.is_in_folder() {
+                        match self.stored.in_memory(&found) {
+                            Some(brought) => return Sought::InMemory(found, brought),
+                            None => continue,
+                        }
+                    }
+                    let tokens = tokens[..found.tokens].to_vec();
+                    let is_read = self.pending.len() < MAX_PENDING;
+                    let bringing = if is_read { self.stored.start_bringing(found) } else { None };
+                    let Some(bringing) = bringing else { return self.late() };
+                    Pending { seq, tokens, bringing }
+                }
+            };
+            match next.bringing.wait(if is_late { Duration::ZERO } else { WAIT_IN_STEP }) {
+                Read::All(found, brought) => return Sought::InMemory(found, brought),
+                Read::Damaged => {}
+                Read::NotYet if may_wait => {
+                    self.pending.push(next);
+                    return Sought::Later;
+                }
+                Read::NotYet | Read::TooLate => {
+                    self.stored.leave_bringing(next.bringing);
+                    return self.late();
+                }
+            }
+        }
+        Sought::Nowhere
+    }
+
+    /// The state is computed anew, because the folder is late.
+    fn late(&self) -> Sought {
+        let folder = self.stored.folder();
+        tracing::warn!(
+            target: "autoplace::store",
+            "{folder}: the folder does not answer; a drafter continues without its stored state of a text"
+        );
+        Sought::Nowhere
+    }
+
     /// Restores the longest stored beginning of a text into the context of a draft model, if this is worthwhile
     /// although the context already holds the first `keep` tokens. `others` is the number of tokens of other sequences
-    /// in this context. Returns the number of tokens that the context then holds, or `None` if nothing has changed.
+    /// in this context.
     pub(super) fn restore(
         &mut self,
         context: &mut Context,
-        SeqTokens { seq, tokens }: SeqTokens<'_>,
+        text: SeqTokens<'_>,
         keep: usize,
         others: usize,
-    ) -> Result<Option<usize>, Error> {
-        if !has_room(context, others, tokens.len()) {
-            return Ok(None);
+    ) -> Result<FromStore, Error> {
+        if !has_room(context, others, text.tokens.len()) {
+            return Ok(FromStore::Nothing);
         }
-        let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
-        let Some((found, brought)) = self.stored.bring_longest(prefix, keep) else { return Ok(None) };
-        context.kv_seq_remove(seq, 0..Position::MAX)?;
+        let (found, brought) = match self.seek(text, keep, true) {
+            Sought::InMemory(found, brought) => (found, brought),
+            Sought::Later => return Ok(FromStore::Later),
+            Sought::Nowhere => return Ok(FromStore::Nothing),
+        };
+        context.kv_seq_remove(text.seq, 0..Position::MAX)?;
         let end = found.tokens;
-        let restored = self.stored.restore(context, seq, (found, brought), end);
-        Ok(Some(restored.map_or(0, |restored| restored.tokens)))
+        let restored = self.stored.restore(context, text.seq, (found, brought), end);
+        Ok(FromStore::Tokens(restored.map_or(0, |restored| restored.tokens)))
     }
 
     /// Restores what the block for multi-token prediction held of an earlier text that ended just before the token
@@ -114,12 +217,14 @@ impl StoredDrafter {
         let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
             return Ok(None);
         };
-        let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
         let known = &tokens[..from - 1];
         // A shorter beginning is of no use, because the hidden states of the tokens after such a beginning are no
         // longer known.
         let wanted = known.len() - WORTH_RESTORING;
-        let Some((found, brought)) = self.stored.bring_longest(prefix, wanted) else { return Ok(None) };
+        // The block cannot get the state later, because it follows the text from here on.
+        let Sought::InMemory(found, brought) = self.seek(SeqTokens { seq, tokens }, wanted, false) else {
+            return Ok(None);
+        };
         let end = brought.rest.as_deref().map_or(&[][..], |end| end.as_chunks::<4>().0);
         if end.len() != width {
             self.stored.forget(&found);

@@ -33,6 +33,8 @@ pub(crate) struct Bringing {
     since: Instant,
     /// After this time, the text is computed instead.
     patience: Duration,
+    /// The folder, for a message.
+    folder: String,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,7 +51,7 @@ pub(crate) enum Read {
 
 impl Bringing {
     /// `None` if the system refuses a thread.
-    fn start(store: StoreReader, found: Found, patience: Duration) -> Option<Self> {
+    fn start(store: StoreReader, found: Found, patience: Duration, folder: String) -> Option<Self> {
         let is_wanted = Arc::new(AtomicBool::new(true));
         let (of, goes_on) = (found.clone(), Arc::clone(&is_wanted));
         let (to, brought) = mpsc::channel();
@@ -59,7 +61,7 @@ impl Bringing {
             drop(to.send(store.bring(&of, goes_on)));
         };
         let thread = thread::Builder::new().name("autoplace-bring".to_owned()).spawn(read).ok()?;
-        Some(Self { found, is_wanted, brought, since: Instant::now(), patience, thread: Some(thread) })
+        Some(Self { found, is_wanted, brought, since: Instant::now(), patience, folder, thread: Some(thread) })
     }
 
     /// Waits at most this long for the pieces.
@@ -88,7 +90,12 @@ impl Drop for Bringing {
         let ends = !matches!(self.brought.recv_timeout(END_WITHIN), Err(RecvTimeoutError::Timeout));
         match self.thread.take() {
             Some(thread) if ends => drop(thread.join()),
-            _ => tracing::warn!(target: "autoplace::store", "the folder does not answer; a stored piece is not read"),
+            _ => {
+                let folder = &self.folder;
+                tracing::warn!(
+                    target: "autoplace::store", "{folder}: the folder does not answer; a stored piece is not read"
+                );
+            }
         }
     }
 }
@@ -102,7 +109,12 @@ impl Stored {
             return None;
         }
         let patience = patience(self.seconds_per_token, found.tokens);
-        Bringing::start(self.of.store.reader(), found, patience)
+        Bringing::start(self.of.store.reader(), found, patience, self.folder())
+    }
+
+    /// Whether the folder has lately not answered in time.
+    pub(crate) const fn has_left(&self) -> bool {
+        !self.left.is_empty()
     }
 
     /// Lets a thread end whose pieces are no longer wanted, without waiting for its disk.
@@ -138,7 +150,7 @@ mod tests {
             let (to, brought) = mpsc::channel();
             let is_wanted = Arc::default();
             let (found, since) = (Found::default(), Instant::now());
-            (to, Bringing { found, is_wanted, brought, since, patience, thread: None })
+            (to, Bringing { found, is_wanted, brought, since, patience, folder: String::new(), thread: None })
         };
         let (_to, mut bringing) = of(Duration::from_secs(3600));
         assert!(matches!(bringing.wait(Duration::ZERO), Read::NotYet));

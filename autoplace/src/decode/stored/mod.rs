@@ -267,7 +267,7 @@ impl Stored {
         for _ in 0..MAX_SEARCHES {
             let found = self.find(prompt, held)?;
             if !found.is_in_folder() {
-                match self.bring(&found) {
+                match self.in_memory(&found) {
                     Some(brought) => return Some((found, brought)),
                     None => continue,
                 }
@@ -285,9 +285,15 @@ impl Stored {
         None
     }
 
-    /// Brings the pieces of a beginning into memory; `None` if one of them is damaged or gone.
-    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
-        self.of.store.bring(found)
+    /// The pieces of a beginning that were in memory when it was found; `None` if one of them has left memory.
+    pub(crate) fn in_memory(&self, found: &Found) -> Option<Brought> {
+        self.of.store.in_memory(found)
+    }
+
+    /// The folder of the store, for a message.
+    pub(crate) fn folder(&self) -> String {
+        let folder = self.of.store.options().folder.as_deref();
+        folder.map_or_else(String::new, |folder| folder.display().to_string())
     }
 
     /// Forgets a beginning that is of no use.

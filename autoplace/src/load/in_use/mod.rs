@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::options::LoadOptions;
 use super::rates::MIN_MODEL_BYTES;
 use super::{build_name, devices, gpu_of};
+use crate::machine::folder::ANSWER_WITHIN;
 use crate::machine::{ConditionsWatch, Gpu, Machine, MeasuredRates, MeasurementCache};
 use crate::memory::Place;
 use crate::memory::estimate::{Assignment, split_points};
@@ -28,6 +29,8 @@ const REMEMBERED: usize = 64;
 /// rates are stored.
 const BELIEVED: Duration = Duration::from_secs(60);
 const WRONG: f64 = 0.15;
+/// All running texts wait while the rates are stored, so a folder that does not answer is waited for only shortly.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and the assignment of its layers.
 /// `None` if nothing is known about a device, so that its rate would be a guess.
@@ -116,7 +119,7 @@ impl UseMeter {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = options.machine.is_none() && !devices.any(devices::is_simulated);
         let cache = options.learn.cache(false).filter(|_| is_real && profile.file_bytes >= MIN_MODEL_BYTES)?;
-        Self::new(profile, plan, machine, Some(cache))
+        Self::new(profile, plan, machine, Some(cache.patience(PATIENCE)))
     }
 
     fn new(profile: &ModelProfile, plan: &Plan, machine: &Machine, cache: Option<MeasurementCache>) -> Option<Self> {
@@ -246,6 +249,8 @@ impl UseMeter {
 impl Drop for UseMeter {
     fn drop(&mut self) {
         if !self.generation.all.is_empty() || !self.prompts.all.is_empty() {
+            // No text waits any more.
+            self.cache = self.cache.take().map(|cache| cache.patience(ANSWER_WITHIN));
             self.decide(false);
         }
     }

@@ -1,8 +1,8 @@
 //! Chooses the pieces that are evicted to make room for others: the least valuable first, and the end of a text before
 //! its beginning.
 //!
-//! In: a bound, and the bytes of a new piece. Out: pieces whose data leaves memory, pieces that are forgotten, and the
-//! files that are to be removed.
+//! In: a bound, and the bytes of a new piece. Out: pieces whose data leaves memory, pieces that are forgotten, and
+//! files that the folder's thread removes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -61,15 +61,6 @@ impl Leaves {
         };
         may_leave && !node.waits
     }
-}
-
-/// Files that are removed to make room for another file.
-#[derive(Debug, Default)]
-pub(super) struct Outdated {
-    /// The caller removes them without the store's lock. The tree no longer counts them.
-    pub(super) files: Vec<Id>,
-    /// Whether the new file then fits.
-    pub(super) is_enough: bool,
 }
 
 impl Tree {
@@ -173,11 +164,11 @@ impl Tree {
         node.file > 0 && self.children(id).all(|(_, child)| child.file == 0)
     }
 
-    /// Chooses files that make room for `bytes` more in the folder.
-    pub(super) fn make_room_in_folder(&mut self, bytes: u64, folder: &Folder) -> Outdated {
-        let mut outdated = Outdated::default();
+    /// Chooses files that make room for `bytes` more in the folder, and lets the folder's thread remove them. Returns
+    /// whether the bytes then fit.
+    pub(super) fn make_room_in_folder(&mut self, bytes: u64, folder: &Folder) -> bool {
         if bytes > self.folder_limit || !folder.is_ours() {
-            return outdated;
+            return false;
         }
         if self.of_files + bytes > self.folder_limit {
             let mut candidates = self.candidates(|id, node| self.file_may_go(id, node));
@@ -188,7 +179,7 @@ impl Tree {
                 }
                 let Some(node) = self.nodes.get_mut(&id) else { continue };
                 self.of_files -= std::mem::take(&mut node.file);
-                outdated.files.push(id);
+                self.outdated.push(id);
                 let (parent, is_in_memory) = (node.parent, node.data.is_some());
                 if !is_in_memory {
                     self.forget(id, Some(folder));
@@ -200,7 +191,6 @@ impl Tree {
                 }
             }
         }
-        outdated.is_enough = self.of_files + bytes <= self.folder_limit;
-        outdated
+        self.of_files + bytes <= self.folder_limit
     }
 }

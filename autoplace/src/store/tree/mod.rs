@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use llama_sys::Token;
 
-use self::evict::Outdated;
 use self::find::Step;
 use super::folder::Folder;
 use super::found::{Added, Found, Id, NewPiece};
@@ -44,6 +43,8 @@ pub(super) struct Tree {
     /// Bytes of files that are written or being written.
     of_files: u64,
     folder_limit: u64,
+    /// Pieces whose files are to be removed. Their bytes are no longer counted.
+    outdated: Vec<Id>,
     clock: u64,
 }
 
@@ -111,6 +112,7 @@ impl Tree {
             limit,
             of_files: 0,
             folder_limit: 0,
+            outdated: Vec::new(),
             clock: 0,
         }
     }
@@ -191,7 +193,7 @@ impl Tree {
                 before && node.kind == Kind::Rows && node.root == header.root
             };
             if !is_first && !self.nodes.get(&header.parent).is_some_and(follows) {
-                folder.remove(header.id);
+                self.remove_later(header.id, Some(folder));
                 continue;
             }
             let file = on_disk(header.file_bytes());
@@ -224,7 +226,7 @@ impl Tree {
             self.insert(header.id, node);
         }
         self.make_room(0, &[], Some(folder));
-        self.make_room_in_folder(0, folder).files.into_iter().for_each(|id| folder.remove(id));
+        self.make_room_in_folder(0, folder);
     }
 
     /// Becomes the tree of the folder's writer. `found` are the files in the folder now: the earlier writer may have
@@ -497,31 +499,46 @@ impl Tree {
     fn remove_file(&mut self, id: Id, bytes: u64, folder: Option<&Folder>) {
         if bytes > 0 {
             self.of_files -= bytes;
-            if let Some(folder) = folder {
-                folder.remove(id);
-            }
+            self.remove_later(id, folder);
         }
+    }
+
+    /// Lets the folder's thread remove a file, if this store writes to the folder. The tree is locked now, and a disk
+    /// may take long.
+    fn remove_later(&mut self, id: Id, folder: Option<&Folder>) {
+        if folder.is_some_and(Folder::is_ours) {
+            self.outdated.push(id);
+        }
+    }
+
+    /// Whether files are to be removed.
+    pub(super) const fn has_outdated(&self) -> bool {
+        !self.outdated.is_empty()
+    }
+
+    /// The pieces whose files are to be removed now, without the lock of the tree.
+    pub(super) fn take_outdated(&mut self) -> Vec<Id> {
+        std::mem::take(&mut self.outdated)
     }
 
     /// Begins to write a piece: reserves its bytes in the folder. Always returns the files to be removed, and the piece
     /// unless it is gone or has no room.
     pub(super) fn begin_write(&mut self, id: Id, folder: &Folder) -> Write {
-        let Some(node) = self.nodes.get(&id) else { return Write::default() };
+        let Some(node) = self.nodes.get(&id) else { return Write { outdated: self.take_outdated(), piece: None } };
         let header = self.header(id, node);
         let data = node.data.clone();
         // If the parent has no file, a file of this piece would be of no use to the next process.
         let has_parent = node.parent == node.root || self.nodes.get(&node.parent).is_some_and(|parent| parent.file > 0);
         let is_to_write = node.file == 0 && data.is_some() && has_parent;
         let bytes = on_disk(header.file_bytes());
-        let Outdated { files, is_enough } =
-            if is_to_write { self.make_room_in_folder(bytes, folder) } else { Outdated::default() };
+        let is_enough = is_to_write && self.make_room_in_folder(bytes, folder);
         let piece = data.map(|data| (header, data)).filter(|_| is_enough);
         if piece.is_some() {
             self.of_files += bytes;
         } else if let Some(node) = self.nodes.get_mut(&id) {
             node.waits = false;
         }
-        Write { piece, outdated: files }
+        Write { piece, outdated: self.take_outdated() }
     }
 
     pub(super) fn end_write(&mut self, header: &Header, is_written: bool, folder: &Folder) {
@@ -534,7 +551,7 @@ impl Tree {
                 }
                 self.of_files -= bytes;
                 // The write has failed, or the piece was forgotten meanwhile.
-                folder.remove(header.id);
+                self.remove_later(header.id, Some(folder));
             }
         }
         self.make_room(0, &[], Some(folder));

@@ -30,20 +30,35 @@ pub fn user_id() -> u32 {
     0
 }
 
-/// The longest file that this process may write (`ulimit -f`, `RLIMIT_FSIZE`), in bytes; `None` without a limit.
-pub fn longest_file() -> Option<u64> {
-    #[cfg(unix)]
-    {
+/// The limit of one of this process's resources; `None` without a limit.
+#[cfg(unix)]
+macro_rules! limit_of {
+    ($resource:expr) => {{
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is valid for writes of its type.
-        let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+        let is_known = unsafe { libc::getrlimit($resource, &raw mut limit) } == 0;
         #[allow(
             clippy::useless_conversion,
             clippy::unnecessary_fallible_conversions,
             reason = "of another type elsewhere"
         )]
         u64::try_from(limit.rlim_cur).ok().filter(|_| is_known && limit.rlim_cur != libc::RLIM_INFINITY)
-    }
+    }};
+}
+
+/// The longest file that this process may write (`ulimit -f`, `RLIMIT_FSIZE`), in bytes; `None` without a limit.
+pub fn longest_file() -> Option<u64> {
+    #[cfg(unix)]
+    return limit_of!(libc::RLIMIT_FSIZE);
+    #[cfg(not(unix))]
+    None
+}
+
+/// The number of files and sockets that this process may have open (`ulimit -n`, `RLIMIT_NOFILE`); `None` without a
+/// limit.
+pub fn most_open_files() -> Option<u64> {
+    #[cfg(unix)]
+    return limit_of!(libc::RLIMIT_NOFILE);
     #[cfg(not(unix))]
     None
 }

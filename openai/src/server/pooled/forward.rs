@@ -223,6 +223,17 @@ impl Turn {
         }
     }
 
+    /// Waits until the client sends nothing more. Never ready without a body.
+    pub(super) fn end(&self) -> impl Future<Output = ()> + Send + 'static {
+        let end = self.body.as_ref().map(|body| body.under_way.end());
+        async move {
+            match end {
+                Some(end) => end.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     /// The answer of the model's routes. The model stays loaded until the answer has been sent. If the model's worker
     /// dies before any part of the answer was sent, and does not replace itself, the model is loaded again, and the
     /// request is repeated once.

@@ -53,11 +53,14 @@ async fn next(state: State) -> Option<(Result<Bytes, axum::Error>, State)> {
             let path = waiting.0.path().to_owned();
             let mut cut_off = pin!(waiting.0.cut_off());
             let stopped = || Some((Ok(event(&path, &ApiError::stopping())), State::Ended));
+            let end = waiting.0.end();
             let outcome = tokio::select! {
-                outcome = timeout(PAUSE, &mut waiting.1) => outcome,
+                outcome = timeout(PAUSE, &mut waiting.1) => outcome.ok(),
                 () = &mut cut_off => return stopped(),
+                // If the client has gone, its system refuses the comment.
+                () = end => None,
             };
-            let Ok(outcome) = outcome else {
+            let Some(outcome) = outcome else {
                 return Some((Ok(comment(&waiting.0)), State::Waiting(waiting)));
             };
             let turn = waiting.0;
