@@ -6,10 +6,10 @@
 //! ```
 //!
 //! In: arguments. [`args`] lists the verbs, and each verb declares its own arguments. Arguments that several verbs
-//! share are in [`ask`], [`settings`], [`adapters`] and [`drafts`]; [`values`], [`sizes`] and [`gpu`] parse values.
-//! llama.cpp's own flags are in [`llama_cpp`], and [`flags`] reads them from scripts and running servers. The verbs are
-//! [`talk`] (`run`, `chat` and `serve`), [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`] (with
-//! [`running`] programs), [`extract`], [`template`], [`runtime`] and [`cache`]. Out: text ([`terminal`]), JSON,
+//! share are in [`ask`], [`settings`], [`adapters`], [`drafts`] and [`pooling`]; [`values`], [`sizes`] and [`gpu`]
+//! parse values. llama.cpp's own flags are in [`llama_cpp`], and [`flags`] reads them from scripts and running servers.
+//! The verbs are [`talk`] (`run`, `chat` and `serve`), [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`]
+//! (with [`running`] programs), [`extract`], [`template`], [`runtime`] and [`cache`]. Out: text ([`terminal`]), JSON,
 //! pictures ([`picture`]), or settings for another tool ([`emit`]).
 //!
 //! Exit codes: 1 for a failure, with one line on stderr; 2 for invalid arguments; 3 if `doctor` has findings, or if
@@ -32,6 +32,7 @@ mod llama_cpp;
 mod measure;
 mod picture;
 mod plan;
+mod pooling;
 mod ps;
 mod rates;
 mod running;
@@ -52,18 +53,23 @@ use std::time::Instant;
 use clap::{CommandFactory, Parser};
 
 use args::{Args, Verb};
-use llama_cpp::Words;
-use terminal::{fail, line_to_stderr, print};
+use llama_cpp::{Environment, Words};
+use terminal::{fail, in_one_line, line_to_stderr, print};
 
 fn main() -> ExitCode {
     let begin = Instant::now();
     // `plan --rpc` starts this program a second time, as a worker.
     autoplace::worker_main();
-    let words = match Words::read(std::env::args_os().collect(), &Args::command()) {
+    let environment = Environment::of_process();
+    let words = match Words::read(std::env::args_os().collect(), &environment, &Args::command()) {
         Ok(words) => words,
         Err(refused) => return fail(2, "error: ", &refused),
     };
-    words.left_out.iter().for_each(|note| line_to_stderr(format_args!("note: {note}")));
+    if !words.used.is_empty() {
+        line_to_stderr(in_one_line(&format!("note: from the environment: {}", words.used.join(", "))));
+    }
+    let notes = words.notes.iter().chain(&words.left_out);
+    notes.for_each(|note| line_to_stderr(in_one_line(&format!("note: {note}"))));
     let args = Args::parse_from(words.words);
     let simulated = match &args.verb {
         Verb::Plan(args) => &args.gpu[..],

@@ -41,6 +41,7 @@ pub struct Api {
     name: String,
     /// Further names that requests may use.
     aliases: Vec<String>,
+    tags: BTreeSet<String>,
     /// The template, or the reason why there is none.
     template: Result<ChatTemplate, Arc<chat::Error>>,
     created: u64,
@@ -51,6 +52,10 @@ pub struct Api {
     set: Arc<RwLock<Option<Set>>>,
     /// What happens when a text fills its context.
     when_full: WhenFull,
+    /// The maximum number of tokens of answers whose request sets none.
+    max_tokens: Option<usize>,
+    /// Whether the computed states of prompts are used for requests that do not say so.
+    caches_prompts: bool,
     /// Whether prompts of `/infill` have the suffix before the prefix.
     is_suffix_first: bool,
     /// The texts of tokens. The table is made when a request first asks for log-probabilities.
@@ -75,12 +80,15 @@ impl Api {
             engine: engine.clone(),
             name: name.into(),
             aliases: Vec::new(),
+            tags: BTreeSet::new(),
             template: shipped().map_err(Arc::new),
             created: now(),
             requests: Arc::default(),
             sampling: model.sampling(),
             set: Arc::default(),
             when_full: WhenFull::Stop,
+            max_tokens: None,
+            caches_prompts: true,
             is_suffix_first: false,
             tokens: Arc::default(),
             totals: Arc::default(),
@@ -109,6 +117,13 @@ impl Api {
         self
     }
 
+    /// Adds a tag, which `/v1/models` shows. Requests cannot use it.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tags.insert(tag.into());
+        self
+    }
+
     /// Uses this chat template and not the model's own.
     #[must_use]
     pub fn template(mut self, template: ChatTemplate) -> Self {
@@ -129,6 +144,21 @@ impl Api {
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
+        self
+    }
+
+    /// Sets the maximum number of tokens for answers whose request sets none. Default: the answer may fill the context.
+    #[must_use]
+    pub const fn max_tokens(mut self, n: usize) -> Self {
+        self.max_tokens = Some(n);
+        self
+    }
+
+    /// Sets whether the text of a request that does not set `cache_prompt` begins with what other texts have computed.
+    /// Default: yes.
+    #[must_use]
+    pub const fn cache_prompt(mut self, caches: bool) -> Self {
+        self.caches_prompts = caches;
         self
     }
 
@@ -317,7 +347,9 @@ impl Api {
         let mut choices = Vec::with_capacity(asked);
         for (prompt, generate) in texts.into_iter().enumerate() {
             for _ in 0..options.n {
-                let mut generate = options.apply(generate.clone(), choices.len());
+                let generate = generate.clone().cache_prompt(self.caches_prompts);
+                let generate = self.max_tokens.into_iter().fold(generate, GenerateRequest::max_tokens);
+                let mut generate = options.apply(generate, choices.len());
                 if let Some(set) = &set {
                     generate = generate.lora(set.iter().cloned());
                 }
@@ -432,9 +464,12 @@ impl Api {
         let others = others.iter().copied().filter(|other| !names.contains(other));
         let others: Vec<_> = others.map(|other| (other, BTreeSet::from([other]))).collect();
         let all = std::iter::once((&*self.name, names)).chain(others);
+        let no_tags = BTreeSet::new();
         let model = |(name, names): (&str, BTreeSet<&str>)| {
+            let tags = if name == self.name { &self.tags } else { &no_tags };
             json!({
-                "id": name, "aliases": names, "object": "model", "created": self.created, "owned_by": "autoplace",
+                "id": name, "aliases": names, "tags": tags, "object": "model", "created": self.created,
+                "owned_by": "autoplace",
             })
         };
         json!({"object": "list", "data": all.map(model).collect::<Value>()})

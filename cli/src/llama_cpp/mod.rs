@@ -15,9 +15,11 @@ mod sampling;
 mod serving;
 mod texts;
 mod tools;
+mod variables;
 mod words;
 
 pub(crate) use lists::{api_keys, api_keys_in_file};
+pub(crate) use variables::Environment;
 pub(crate) use words::Words;
 
 /// One flag, with its spellings, its value, and our equivalent.

@@ -33,23 +33,19 @@ pub(super) const ROWS: &[Row] = &[
     Row::never([&["-ag", "--agent"], &["-no-ag", "--no-agent"]], NO_TOOLS),
     Row::refused_switch(&["--connect"], TUNNEL),
     Row::refused(&["--connect-code"], TUNNEL),
-    Row::refused(&["--api-prefix"], "paths are OpenAI's, from /v1 on"),
+    Row::flag(&["--api-prefix"], &["--api-prefix"]).library("`.prefix(path)` of a `Server`"),
     Row::refused(
         &["--media-path"],
         "images come as data URLs, or from an --allow-media-host; the server reads no local files",
     ),
     Row::refused(&["--mtmd-batch-max-tokens"], "each image is encoded alone"),
     Row::refused(&["--threads-http"], "connections have no threads of their own"),
-    Row::reads(
-        &["--sse-ping-interval"],
-        ping_interval,
-        "`15` and more: *already so*. Less, and `-1`, *no*: a stream has a comment after 15 seconds without an event",
-    ),
+    Row::flag(&["--sse-ping-interval"], &["--sse-ping-interval"]).library("`.ping(t)` of a `Server`"),
     Row::always([&["--metrics"], &[]], "/metrics is always on, and needs the key")
         .library("`.metrics()` of an `Engine`"),
     Row::refused_switch(&["--props"], "the settings that /props shows are set when the server starts"),
-    Row::always([&["--slots"], &["--no-slots"]], "/slots is always on, needs the key, and shows no texts")
-        .library("`.metrics()` of an `Engine`"),
+    // It needs the key, and shows no texts.
+    Row::on_off([&["--slots"], &["--no-slots"]], ["", "--no-slots"]).library("`.without_slots()` of a `Server`"),
     Row::refused(&["--slot-save-path"], "computed prompts are stored automatically: --cache-dir")
         .library("`StoreOptions::folder`"),
     Row::refused(
@@ -65,8 +61,8 @@ pub(super) const ROWS: &[Row] = &[
         "new texts join the running computation",
     )
     .library("an `Engine` always does so"),
-    Row::always([&["--cache-prompt"], &["--no-cache-prompt"]], "set `cache_prompt` in a request")
-        .library("`.cache_prompt(true)` of a request"),
+    Row::on_off([&["--cache-prompt"], &["--no-cache-prompt"]], ["", "--no-cache-prompt"])
+        .library("`.cache_prompt(false)` of a request, and of an `Api` for requests that do not set it"),
     Row::only(
         &["--cache-reuse"],
         &["0"],
@@ -94,7 +90,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused(&["--models-preset"], "`serve --models FILE` reads models with their settings (docs/pool.md)"),
     Row::refused(&["--models-max"], AS_MANY_AS_FIT),
     Row::refused(&["--models-memory-margin"], "each load leaves its headroom free (--headroom)"),
-    Row::refused(&["--tags"], "models have aliases, and no tags"),
+    Row::reads(&["--tags"], tags, "`--tags TAG` for each").library("`Api::tag` for each"),
     Row::always(
         [&["--models-autoload"], &["--no-models-autoload"]],
         "a model is loaded when a request names it; `?autoload=false` in a request loads none",
@@ -102,11 +98,8 @@ pub(super) const ROWS: &[Row] = &[
     .library("`pool.get(name)` loads, `pool.loaded(name)` does not"),
     Row::switch(&["--embedding", "--embeddings", "-embd"], "--embeddings")
         .library("`.embeddings(pooling)` of the builder"),
-    Row::refused_switch(
-        &["--rerank", "--reranking"],
-        "`serve --reranker FILE` answers /v1/rerank beside a model that writes; `plan --embeddings=rank` plans for it",
-    )
-    .library("`.embeddings(Pooling::Rank)` of the builder"),
+    Row::switch(&["--rerank", "--reranking"], "--embeddings=rank")
+        .library("`.embeddings(Pooling::Rank)` of the builder"),
     Row::flag(&["--pooling"], &["--embeddings"]).library("the pooling of `.embeddings(pooling)`"),
     Row::refused(&["--attention"], "the model's file states whether its attention is causal"),
     Row::flag(&["--embd-normalize"], &["--embd-normalize"])
@@ -125,19 +118,16 @@ fn origins(list: &str) -> Result<Vec<String>, String> {
     origins.collect()
 }
 
-/// Accepts an interval that is no shorter than our server's (`PING` of the crate `openai`): a client that waits this
-/// long for a sign of life gets one. A number that is not positive would turn the comments off.
-fn ping_interval(seconds: &str) -> Result<Vec<String>, String> {
-    match seconds.parse::<i64>() {
-        Ok(15..) => Ok(Vec::new()),
-        _ => Err("a stream has a comment after 15 seconds without an event (accepted: 15 and more)".to_owned()),
-    }
-}
-
 /// Translates names, which are separated by commas.
 fn alias(names: &str) -> Result<Vec<String>, String> {
     let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     at_least_one(names.map(|name| format!("--alias={name}")), "the name is missing")
+}
+
+/// Translates tags, which are separated by commas.
+fn tags(tags: &str) -> Result<Vec<String>, String> {
+    let tags = tags.split(',').map(str::trim).filter(|tag| !tag.is_empty());
+    at_least_one(tags.map(|tag| format!("--tags={tag}")), "the tag is missing")
 }
 
 /// Translates keys, which are separated by commas.

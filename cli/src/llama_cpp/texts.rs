@@ -12,7 +12,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-p", "--prompt"], &["--prompt"]).library("the argument of `.generate(prompt)` of a model: a text, tokens, or a template's prompt"),
     Row::flag(&["-f", "--file", "-bf", "--binary-file"], &["--file"]).library("the same"),
     Row::on_off([&["-e", "--escape"], &["--no-escape"]], ["", "--no-escape"]).library("no: the text of a program is used as it is"),
-    Row::flag(&["-n", "--predict", "--n-predict"], &["--max-tokens"]).library("`.max_tokens(n)` of a request"),
+    Row::flag(&["-n", "--predict", "--n-predict"], &["--max-tokens"]).usual(&["-1", "-2"]).library("`.max_tokens(n)` of a request"),
     Row::flag(&["-r", "--reverse-prompt"], &["--stop"]).library("`.stop(text)` of a request"),
     Row::switch(&["-sp", "--special"], "--special").library("`.special(true)` of a request"),
     Row::flag(&["-sys", "--system-prompt"], &["--system"]).library("`.system(text)` of a chat"),

@@ -1,6 +1,8 @@
 //! Translates llama.cpp's flags on a command line into our flags. If some are not supported, reports each of them with
 //! the reason.
 //!
+//! Variables of the environment are translated in the same way ([`super::variables`]).
+//!
 //! clap would read `-sys` as `-s ys`, and `-ngl` as three switches. So words with a single dash and several letters
 //! never reach clap: they must be in the table, or they are refused.
 
@@ -9,7 +11,7 @@ use std::ffi::OsString;
 
 use clap::{Arg, Command};
 
-use super::{Here, Row, Value, find};
+use super::{Environment, Here, Row, Value, find};
 
 /// A command line after its translation.
 #[derive(Debug, Default)]
@@ -18,13 +20,25 @@ pub(crate) struct Words {
     pub(crate) words: Vec<OsString>,
     /// Flags of llama.cpp that are left out, because they mean nothing for this verb.
     pub(crate) left_out: Vec<String>,
-    refused: Vec<String>,
+    /// Other notes about variables of the environment.
+    pub(crate) notes: Vec<String>,
+    /// The variables of the environment that are used, with what they set.
+    pub(crate) used: Vec<String>,
+    pub(super) refused: Vec<String>,
     /// The model, if one of the flags names it.
-    model: Option<String>,
+    pub(super) model: Option<String>,
+    /// Whether the command line names the model, as a word or with a flag.
+    pub(super) names_model: bool,
+    /// The flags of the table on the command line, by the first spelling of each.
+    pub(super) rows: Vec<&'static str>,
+    /// The words of variables. They precede those of the command line.
+    pub(super) of_variables: Vec<OsString>,
+    /// Whether flags of other verbs are left out, and not refused.
+    pub(super) leaves_out: bool,
 }
 
 /// The flags of one verb, by each of their spellings.
-struct Own<'c>(BTreeMap<String, &'c Arg>);
+pub(super) struct Own<'c>(BTreeMap<String, &'c Arg>);
 
 impl<'c> Own<'c> {
     fn new(verb: &'c Command) -> Self {
@@ -36,6 +50,11 @@ impl<'c> Own<'c> {
             own.extend(short.map(|letter| (format!("-{letter}"), arg)));
         }
         Self(own)
+    }
+
+    /// The argument of the flag with which this word begins.
+    pub(super) fn arg(&self, word: &str) -> Option<&'c Arg> {
+        self.0.get(word.split('=').next().unwrap_or(word)).copied()
     }
 
     /// Whether this word begins with a flag of the verb.
@@ -52,12 +71,12 @@ impl<'c> Own<'c> {
 }
 
 impl Words {
-    /// Translates a command line. Its first word is the program's name.
+    /// Translates a command line and the variables of the environment. The first word is the program's name.
     ///
     /// # Errors
     ///
-    /// The error lists every flag that is not supported, with the reason.
-    pub(crate) fn read(said: Vec<OsString>, program: &Command) -> Result<Self, String> {
+    /// The error lists every flag and every variable that is not supported, with the reason.
+    pub(crate) fn read(said: Vec<OsString>, environment: &Environment, program: &Command) -> Result<Self, String> {
         let verb = said.get(1).and_then(|verb| verb.to_str()).and_then(|verb| program.find_subcommand(verb));
         let Some(verb) = verb else { return Ok(Self { words: said, ..Self::default() }) };
         let own = Own::new(verb);
@@ -70,6 +89,7 @@ impl Words {
             rest = behind;
             match word.to_str() {
                 Some("--") => {
+                    read.names_model |= !rest.is_empty();
                     read.words.push(word.clone());
                     read.words.extend_from_slice(rest);
                     break;
@@ -79,15 +99,22 @@ impl Words {
                 }
                 text => match text.and_then(with_another_dash) {
                     Some(flag) => read.refused.push(format!("{}: write {flag}, with `-`", text.unwrap_or_default())),
-                    None => read.words.push(word.clone()),
+                    None => {
+                        // `-` is a prompt from stdin.
+                        read.names_model |= word != "-";
+                        read.words.push(word.clone());
+                    }
                 },
             }
         }
+        read.names_model |= read.model.is_some();
+        environment.add_to(&mut read, &own, (verb.get_name(), program));
         if !read.refused.is_empty() {
             return Err(read.refused.join("; "));
         }
         let model = read.model.take().map(OsString::from);
-        read.words = begin.into_iter().chain(model).chain(read.words).collect();
+        let of_variables = std::mem::take(&mut read.of_variables);
+        read.words = begin.into_iter().chain(model).chain(of_variables).chain(read.words).collect();
         Ok(read)
     }
 
@@ -114,6 +141,7 @@ impl Words {
             _ => false,
         };
         if let Some(row) = find(name).filter(|&row| !is_ours(row)) {
+            self.rows.push(row.names[0]);
             return self.row(row, (name, joined), behind, own, verb);
         }
         if own.has(text) {
@@ -153,7 +181,7 @@ impl Words {
     }
 
     /// Translates a flag of the table into our flags.
-    fn row<'w>(
+    pub(super) fn row<'w>(
         &mut self,
         row: &Row,
         (name, joined): (&str, Option<&str>),
@@ -253,6 +281,11 @@ impl Words {
                 true => self.refused.push(format!("{name}: no verb of this program accepts it")),
                 false if verb == "plan" => {
                     push_once(&mut self.left_out, format!("{name} does not affect placement, and is left out"));
+                }
+                false if self.leaves_out => {
+                    let left_out =
+                        format!("{name} is not used: `autoplace {}` takes it, not {verb}", verbs.join("` or `"));
+                    push_once(&mut self.left_out, left_out);
                 }
                 false => {
                     let refused = format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `"));

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use autoplace::machine::{Bandwidth, Gpu, Host};
-use autoplace::memory::Pooling;
 use autoplace::memory::companion::CompanionRole;
 use autoplace::plan::{MoeCache, Request};
 use clap::value_parser;
@@ -12,8 +11,9 @@ use crate::adapters::AdapterArgs;
 use crate::ask::AskArgs;
 use crate::drafts::DraftOptionArgs;
 use crate::emit::Tool;
+use crate::pooling::PoolingArgs;
 use crate::settings::{DeviceArgs, SettingArgs};
-use crate::values::{MAX_TOKENS, one_of};
+use crate::values::MAX_TOKENS;
 use crate::{gpu, picture, sizes};
 
 /// The arguments of `plan`.
@@ -34,9 +34,8 @@ pub(crate) struct PlanArgs {
     /// Number of sequences, which share the context
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
-    /// Plans for embeddings instead of text, with the model's pooling or this one; the context is then the longest text
-    #[arg(long, value_name = "none|mean|cls|last|rank", value_parser = one_of(POOLING), num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
-    pub(crate) embeddings: Option<Pooling>,
+    #[command(flatten)]
+    pub(crate) embeddings: PoolingArgs,
     /// Plans for speculative decoding with the model's own block for predicting further tokens, with up to N tokens at
     /// once [default: 3]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = value_parser!(u32).range(0..=64), conflicts_with = "embeddings")]
@@ -100,16 +99,6 @@ pub(crate) struct PlanArgs {
     pub(crate) emit: Option<Tool>,
 }
 
-/// The names of poolings are those of llama.cpp, and `model` for the model's own pooling.
-const POOLING: &[(&str, Pooling)] = &[
-    ("model", Pooling::Model),
-    ("none", Pooling::None),
-    ("mean", Pooling::Mean),
-    ("cls", Pooling::Cls),
-    ("last", Pooling::Last),
-    ("rank", Pooling::Rank),
-];
-
 impl PlanArgs {
     /// The planner's request.
     pub(crate) fn request(&self) -> Request {
@@ -123,7 +112,7 @@ impl PlanArgs {
         if self.emit.is_some_and(|tool| !tool.has_moe_cache()) && self.ask.moe_cache.is_none() {
             request = request.moe_cache(MoeCache::Off);
         }
-        if let Some(pooling) = self.embeddings {
+        if let Some(pooling) = self.embeddings.pooling() {
             request = request.embeddings(pooling);
         }
         // 1 is the default, so it is not set.

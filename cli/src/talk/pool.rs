@@ -46,7 +46,8 @@ pub(crate) struct PoolArgs {
 }
 
 /// Arguments that place a single model. In a pool, the keys of `pool.toml` set these values, or the pool decides them.
-const ONE_MODEL: [&str; 7] = ["DeviceArgs", "AdapterArgs", "mmproj", "plan", "alias", "rpc", "lora_init_without_apply"];
+const ONE_MODEL: [&str; 9] =
+    ["DeviceArgs", "AdapterArgs", "mmproj", "plan", "alias", "rpc", "lora_init_without_apply", "embeddings", "tags"];
 
 impl PoolArgs {
     /// Whether the arguments are for several models.
@@ -78,11 +79,12 @@ pub(super) fn serve(args: &ServeArgs, keys: Vec<String>, listener: TcpListener) 
         .start()?;
     *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(pool.clone());
     let (sampling, when_full, spm_infill) = (args.sampling.clone(), args.shift.when_full(), args.spm_infill);
+    let (caches_prompts, max_tokens) = (!args.no_cache_prompt, args.max_tokens());
     let (describes_tools, hosts, template) = (!args.no_tool_descriptions, args.media_hosts()?, args.template.clone());
     let api = move |handle: &ModelHandle, api: Api| {
         let api =
             api.sampling(sampling.over(handle.sampling(), true)).when_full(when_full).infill_suffix_first(spm_infill);
-        let api = hosts.set(api);
+        let api = max_tokens.into_iter().fold(hosts.set(api).cache_prompt(caches_prompts), Api::max_tokens);
         Ok(match template_of(handle, template.as_deref())? {
             Some(template) => api.template(template.describe_tools(describes_tools)),
             None => api,
@@ -288,7 +290,7 @@ fn one_path(path: &Path) -> PathBuf {
 
 /// The pooling that a model's header states; `None` for a model that writes texts. Also `None` if the file cannot be
 /// read: requests for that model then get the error.
-fn pooling_of(path: &Path) -> Option<Pooling> {
+pub(super) fn pooling_of(path: &Path) -> Option<Pooling> {
     let profile = ModelProfile::from_header(&Header::open(path).ok()?).ok()?;
     let pooling = profile.hparams.pooling?;
     Some(if pooling == POOLING_RANK { Pooling::Rank } else { Pooling::Model })

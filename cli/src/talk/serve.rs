@@ -24,7 +24,7 @@ use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, 
 use autoplace_openai::Api;
 #[cfg(feature = "media")]
 use autoplace_openai::MediaHosts;
-use autoplace_openai::server::{HeaderValue, Server, check_key};
+use autoplace_openai::server::{HeaderValue, Server, check_key, check_prefix};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tokio::sync::Notify;
 
@@ -33,12 +33,13 @@ use super::page::Page;
 use super::pool::{self, PoolArgs};
 use super::sampling::SamplingArgs;
 use super::screen::note;
-use super::source::Files;
+use super::source::{Files, Wanted};
 use super::texts::ShiftArgs;
 use super::warnings;
 use crate::ask::CacheRam;
 use crate::files;
 use crate::llama_cpp::{api_keys, api_keys_in_file};
+use crate::pooling::PoolingArgs;
 use crate::stop::Stop;
 use crate::template;
 use crate::terminal::unwritten;
@@ -77,14 +78,16 @@ pub(crate) struct ServeArgs {
     /// the alphabet [default: the file's name]
     #[arg(short, long, value_name = "NAME,..")]
     alias: Vec<String>,
+    #[command(flatten)]
+    vectors: PoolingArgs,
     /// GGUF file of a model for embeddings; its name is the file's
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "embeddings")]
     pub(super) embed: Option<PathBuf>,
     /// GGUF file of a reranker; its name is the file's
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "embeddings")]
     pub(super) reranker: Option<PathBuf>,
-    /// With --embed: the default scaling of vectors: -1 none, 0 the largest element to 32760, 1 taxicab, 2 Euclidean, N
-    /// the N-norm [default: 2]
+    /// For embeddings: the default scaling of vectors: -1 none, 0 the largest element to 32760, 1 taxicab, 2 Euclidean,
+    /// N the N-norm [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = normalization)]
     pub(super) embd_normalize: Option<Normalization>,
     /// Family of the chat template, or a file with one [default: the model's own]
@@ -96,6 +99,9 @@ pub(crate) struct ServeArgs {
     /// Puts the text after the gap first in prompts of `/infill`, for models trained that way
     #[arg(long)]
     pub(super) spm_infill: bool,
+    /// Words that describe the model to clients, separated by commas; `/v1/models` shows them
+    #[arg(long, value_name = "TAG,..", conflicts_with = "embeddings")]
+    tags: Vec<String>,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS|localhost", default_value = "127.0.0.1", value_parser = address)]
     host: IpAddr,
@@ -131,6 +137,21 @@ pub(crate) struct ServeArgs {
     /// Seconds without a sign of life after which a model's process is replaced
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(1..=86_400))]
     silent: u64,
+    /// Seconds without an event after which a stream gets a comment; -1 for none
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = value_parser!(i64).range(-1..=86_400))]
+    sse_ping_interval: i64,
+    /// A path that precedes all paths, such as `/llama`, for a proxy that forwards it
+    #[arg(long, value_name = "PATH", value_parser = prefix)]
+    api_prefix: Option<String>,
+    /// Does not answer `/slots`
+    #[arg(long)]
+    no_slots: bool,
+    /// Maximum number of tokens of an answer whose request sets none; -1 and -2 are no limit
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(i64).range(-2..))]
+    max_tokens: Option<i64>,
+    /// Computes each prompt anew, unless its request sets `cache_prompt`
+    #[arg(long)]
+    pub(super) no_cache_prompt: bool,
     /// Seconds for a client to send a request's head, then its body; and for answers to end after Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..=86_400))]
     timeout: u64,
@@ -147,6 +168,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         return pool::serve(args, keys, listener);
     }
     let stop = Stop::listen()?;
+    if let Some(pooling) = args.vectors.pooling() {
+        return serve_vectors(args, pooling, keys, listener, &stop);
+    }
     let request = args.request();
     let files = args.load.source.files(&args.load.projector.wanted(true), &request, &stop)?;
     let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
@@ -168,7 +192,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let (name, aliases) = args.names(&path);
     let mut api = aliases.into_iter().fold(Api::new(&model, &engine, name), Api::alias);
     api = api.sampling(args.sampling.over(model.sampling(), true)).when_full(args.shift.when_full());
-    api = api.infill_suffix_first(args.spm_infill);
+    api = api.infill_suffix_first(args.spm_infill).cache_prompt(!args.no_cache_prompt);
+    api = args.tags.iter().cloned().fold(api, Api::tag);
+    api = args.max_tokens().into_iter().fold(api, Api::max_tokens);
     api = args.media_hosts()?.set(api);
     if args.shift.context_shift {
         // If the model cannot shift its context, there is one error now, and not an error for each request.
@@ -200,6 +226,43 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         server = server.reranker(name, reranker);
     }
     until_stopped(listener, &stop, |listener, stop| server.serve(listener, stop))
+}
+
+/// Serves a model's vectors or scores until Ctrl-C, and no texts.
+fn serve_vectors(
+    args: &ServeArgs,
+    pooling: Pooling,
+    keys: Vec<String>,
+    listener: TcpListener,
+    stop: &Stop,
+) -> Result<ExitCode, Box<dyn Error>> {
+    if matches!(args.load.projector.wanted(true), Wanted::At(_)) {
+        return Err("--mmproj: with --embeddings the model reads texts, and no images or sounds".into());
+    }
+    let files = args.load.source.files(&Wanted::Nothing, &args.load.request(), stop)?;
+    let Some(Files { model: path, .. }) = files else { return Ok(ExitCode::from(130)) };
+    let pooling = match pooling {
+        // If the header states none, the pooling is the mean.
+        Pooling::Model => pool::pooling_of(&path).unwrap_or(Pooling::Mean),
+        pooling => pooling,
+    };
+    let mut request = args.load.request().embeddings(pooling);
+    request.prompt_store = 0;
+    // Without `--parallel`, as many texts are computed at once as is usual for embeddings.
+    if args.parallel > 1 {
+        request = request.n_seq_max(args.parallel);
+    }
+    let more = |builder: ModelBuilder| builder.isolation(args.isolation());
+    let Some(model) = args.load.load(&path, request, stop, more)? else { return Ok(ExitCode::from(130)) };
+    let embedder = model.embedder()?.normalize(args.embd_normalize.unwrap_or_default());
+    note(match pooling {
+        Pooling::Rank => "the model ranks documents (/v1/rerank), and writes no texts",
+        _ => "the model computes vectors (/v1/embeddings), and writes no texts",
+    });
+    let (name, aliases) = args.names(&path);
+    let server = Server::from_embedder(name, embedder).map_err(|error| format!("--embeddings: {error}"))?;
+    let server = args.access(aliases.into_iter().fold(server, Server::alias), keys)?;
+    until_stopped(listener, stop, |listener, stop| server.serve(listener, stop))
 }
 
 /// Listens until Ctrl-C, and returns when the server has ended.
@@ -297,6 +360,11 @@ impl clap::Args for ServedModel {
 }
 
 impl ServeArgs {
+    /// The maximum number of tokens of an answer whose request sets none.
+    pub(super) fn max_tokens(&self) -> Option<usize> {
+        self.max_tokens.and_then(|tokens| usize::try_from(tokens).ok())
+    }
+
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
@@ -307,7 +375,14 @@ impl ServeArgs {
         mut server: Server<Served>,
         keys: Vec<String>,
     ) -> Result<Server<Served>, Box<dyn Error>> {
-        server = server.timeout(self.timeout());
+        let seconds = u64::try_from(self.sse_ping_interval).ok().filter(|seconds| *seconds > 0);
+        server = server.timeout(self.timeout()).ping(seconds.map(Duration::from_secs));
+        if let Some(prefix) = self.api_prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
+            server = server.prefix(prefix)?;
+        }
+        if self.no_slots {
+            server = server.without_slots();
+        }
         for key in keys {
             server = server.key(key)?;
         }
@@ -433,6 +508,14 @@ fn keys_of_file(file: &Path) -> Result<Vec<String>, String> {
     keys_in(&files::read(file)?).map_err(|error| files::in_file(file, error))
 }
 
+/// Checks a prefix. As in llama-server, it may be empty, which means none.
+fn prefix(text: &str) -> Result<String, String> {
+    if !text.is_empty() {
+        check_prefix(text).map_err(|error| error.to_string())?;
+    }
+    Ok(text.to_owned())
+}
+
 /// Parses an address. llama-server's `--host` also takes lists, names and sockets.
 fn address(text: &str) -> Result<IpAddr, String> {
     if text == "localhost" {
@@ -463,7 +546,7 @@ pub(super) fn name_of(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{address, keys_in};
+    use super::{address, keys_in, prefix};
 
     #[test]
     fn a_file_of_keys_has_a_key_in_each_line_and_at_least_one() {
@@ -472,6 +555,16 @@ mod tests {
         assert_eq!(keys_in("# none\n"), Err("it has no key".to_owned()));
         let error = keys_in("sk-1\nmy secret\n").unwrap_err();
         assert!(error.starts_with("line 2: ") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn a_prefix_is_a_path_without_a_slash_at_its_end() {
+        for right in ["", "/llama", "/a/b-c_d.e~1"] {
+            assert_eq!(prefix(right), Ok(right.to_owned()));
+        }
+        for wrong in ["/", "llama", "/llama/", "//a", "/a//b", "/{id}", "/*x", "/a?b", "/a b", "/\u{e4}"] {
+            assert!(prefix(wrong).unwrap_err().contains("is not a path"), "{wrong}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod cli_support;
 mod cli_talk;
 #[cfg(unix)]
 mod cli_terminal;
+mod cli_variables;
 mod odd_files;
 mod serve;
 mod serve_client;
@@ -30,6 +31,8 @@ mod serve_hostile;
 mod serve_pool;
 #[cfg(target_os = "linux")]
 mod serve_pool_long;
+mod serve_settings;
+mod serve_vectors;
 mod server;
 // These tests run only on Linux, because they start processes whose names differ from the names of their files.
 #[cfg(target_os = "linux")]

@@ -52,6 +52,14 @@ impl Server {
         Self::run(program, user, FILE, args)
     }
 
+    /// Starts a server without a model's name, with these variables in its environment.
+    pub(crate) fn start_without_model(environment: &[(&str, &str)], args: &[&str]) -> Self {
+        let user = User::new();
+        let mut program = user.command(&[]);
+        program.envs(environment.iter().copied()).arg("serve").args(args);
+        Self::spawned(program, user)
+    }
+
     /// Starts a server of several models with these arguments. Each model has one thread.
     pub(crate) fn start_pool(args: &[&str]) -> Self {
         let user = User::new();

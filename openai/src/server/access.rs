@@ -8,15 +8,17 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use subtle::{Choice, ConstantTimeEq};
+use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::http::{failed, header, shape_errors};
+use super::not_found;
 
 /// The requirements that clients must meet.
 #[derive(Debug, Default)]
@@ -25,6 +27,10 @@ pub(super) struct Access {
     pub(super) keys: Vec<Key>,
     pub(super) hosts: Vec<String>,
     pub(super) origins: Vec<HeaderValue>,
+    /// What precedes each path; usually nothing.
+    pub(super) prefix: String,
+    /// Whether `/slots` is not answered.
+    pub(super) hides_slots: bool,
 }
 
 /// A key. It is never printed.
@@ -50,10 +56,32 @@ pub fn check_key(key: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Checks whether a text can be a [prefix](super::Server::prefix). With it, a program can refuse a prefix before it
+/// loads a model.
+///
+/// # Errors
+///
+/// The prefix does not begin with `/`, or ends with one, or has characters other than letters, digits and `-._~/`.
+pub fn check_prefix(prefix: &str) -> io::Result<()> {
+    let has_only_plain = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte));
+    if !prefix.starts_with('/') || prefix.ends_with('/') || prefix.contains("//") || !has_only_plain {
+        let message = format!("`{prefix}` is not a path such as `/llama`");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
 impl Access {
     /// Guards the routes. If there are keys, only `/health` needs none of them.
     pub(super) fn guard(self, mut routes: Router) -> Router {
-        let Self { keys, hosts, origins } = self;
+        let Self { keys, hosts, origins, prefix, hides_slots } = self;
+        if hides_slots {
+            routes = routes.layer(from_fn(|request: Request, next: Next| {
+                let is_allowed = request.uri().path() != "/slots";
+                let refuse = || failed(StatusCode::NOT_IMPLEMENTED, "this server does not answer /slots: --no-slots");
+                answered(is_allowed.then_some((request, next)), move || refuse().into_response())
+            }));
+        }
         if !keys.is_empty() {
             let keys: Arc<[Key]> = keys.into();
             routes = routes.layer(from_fn(move |request: Request, next: Next| {
@@ -71,13 +99,25 @@ impl Access {
             let cors = cors.allow_methods([Method::GET, Method::POST, Method::DELETE]);
             routes = routes.layer(cors.allow_origin(origins.clone()));
         }
-        routes
+        let routes = routes
             .layer(from_fn(move |request: Request, next: Next| {
                 let refusal = refusal(&request, &hosts, &origins);
                 let allowed = refusal.is_none().then_some((request, next));
                 answered(allowed, || failed(StatusCode::FORBIDDEN, refusal.unwrap_or_default()).into_response())
             }))
-            .layer(from_fn(shape_errors))
+            .layer(from_fn(shape_errors));
+        match &*prefix {
+            "" => routes,
+            prefix => {
+                // axum's nested `/` is the prefix without a slash at its end.
+                let root = ServiceExt::<Request>::map_request(routes.clone(), |mut request: Request| {
+                    *request.uri_mut() = Uri::from_static("/");
+                    request
+                });
+                let routes = Router::new().nest(prefix, routes).route_service(&format!("{prefix}/"), root);
+                routes.fallback(not_found)
+            }
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use axum::http::Version;
 use tokio::sync::{Notify, watch};
 
+use super::Waits;
+
 /// How long a request of a client that sends nothing more may take from its last byte to its handler.
 const TO_ARRIVE: Duration = Duration::from_secs(1);
 
@@ -16,6 +18,8 @@ pub(super) struct Connection {
     /// How long a client may take to send a head (counted from the connection or from its last request), and then to
     /// send a body.
     pub(super) timeout: Duration,
+    /// How long a stream has no event before it gets a comment.
+    pub(super) ping: Duration,
     asks: Mutex<Asks>,
     pub(super) closes: Notify,
     /// Tells an answer that the client sends nothing more.
@@ -50,9 +54,10 @@ pub(super) enum AfterEnd {
 }
 
 impl Connection {
-    pub(super) fn new(peer: SocketAddr, timeout: Duration, room: Arc<Notify>, cuts_off: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(peer: SocketAddr, waits: Waits, room: Arc<Notify>, cuts_off: watch::Receiver<bool>) -> Self {
+        let Waits { timeout, ping } = waits;
         let asks = Mutex::new(Asks { since: Instant::now(), waits: false, takes_probes: false });
-        Self { peer, timeout, asks, closes: Notify::new(), ended: Notify::new(), room, cuts_off }
+        Self { peer, timeout, ping, asks, closes: Notify::new(), ended: Notify::new(), room, cuts_off }
     }
 
     pub(super) fn asks(&self) -> MutexGuard<'_, Asks> {
@@ -124,7 +129,7 @@ mod tests {
     #[test]
     fn a_client_that_sends_nothing_more_may_wait_for_its_answer() {
         let peer = ([127, 0, 0, 1], 1).into();
-        let connection = Connection::new(peer, Duration::ZERO, Arc::default(), watch::channel(false).1);
+        let connection = Connection::new(peer, Waits::default(), Arc::default(), watch::channel(false).1);
         let long_ago = || Instant::now().checked_sub(2 * TO_ARRIVE).expect("the system runs for some seconds");
         let now = Instant::now;
         let after = |read_at, wrote_at| connection.after_end(now(), read_at, wrote_at);

@@ -26,6 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
 use tower::ServiceExt;
 
+use super::Waits;
 use super::connection::Connection;
 use super::http::stopping;
 use super::socket::Socket;
@@ -58,7 +59,7 @@ pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
     most: usize,
-    timeout: Duration,
+    Waits { timeout, ping }: Waits,
     stop: impl Future<Output = ()>,
 ) {
     let most = most + more_silent(most, llama_sys::most_open_files());
@@ -86,7 +87,8 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let connection = Arc::new(Connection::new(peer, timeout, Arc::clone(&room), cuts_off.clone()));
+        let waits = Waits { timeout, ping };
+        let connection = Arc::new(Connection::new(peer, waits, Arc::clone(&room), cuts_off.clone()));
         loop {
             let admitted = admit(&mut open.lock().unwrap_or_else(PoisonError::into_inner), &connection, most);
             let Err(wait) = admitted else { break };
@@ -273,7 +275,7 @@ mod tests {
 
     fn connection(address: u8) -> Arc<Connection> {
         let peer = ([127, 0, 0, address], 1).into();
-        Arc::new(Connection::new(peer, Duration::ZERO, Arc::default(), watch::channel(false).1))
+        Arc::new(Connection::new(peer, Waits::default(), Arc::default(), watch::channel(false).1))
     }
 
     fn long_ago() -> Instant {

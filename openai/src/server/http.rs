@@ -77,7 +77,8 @@ pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
 
 /// The response in the form that the path has for errors.
 fn shaped(path: &str, mut response: Response) -> Response {
-    let is_anthropic = path.starts_with("/v1/messages");
+    // A prefix may precede the path.
+    let is_anthropic = path.contains("/v1/messages");
     let error = response.extensions_mut().remove::<ApiError>().filter(|_| is_anthropic);
     let Some(error) = error else { return response };
     let status = StatusCode::from_u16(error.anthropic_status()).unwrap_or(response.status());
@@ -149,6 +150,11 @@ impl UnderWay {
     /// Waits until the client sends nothing more.
     pub(super) fn end(&self) -> impl Future<Output = ()> + Send + 'static {
         Arc::clone(&self.connection).end()
+    }
+
+    /// How long a stream has no event before it gets a comment.
+    pub(super) fn ping(&self) -> Duration {
+        self.connection.ping
     }
 }
 
@@ -289,16 +295,14 @@ fn may_have_media(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| KEYS.iter().any(|key| text.contains(key)))
 }
 
-/// After this time without an event, a stream gets a comment, so that no client and no proxy takes it for dead.
-const PING: Duration = Duration::from_secs(15);
-
-/// The chunks of an answer as server-sent events. While a long prompt is computed, comments are sent ([`PING`]).
-/// When `end` is ready, the client sends nothing more, and a comment is sent too: if the client has gone, its system
-/// refuses the comment. When `cut_off` is ready, the events end with an error.
+/// The chunks of an answer as server-sent events. A comment is sent whenever there is no event for the time `ping`,
+/// such as while a long prompt is computed. When `end` is ready, the client sends nothing more, and a comment is sent
+/// too: if the client has gone, its system refuses the comment. When `cut_off` is ready, the events end with an error.
 pub(super) fn events(
     completion: Completion,
     cut_off: impl Future<Output = ()> + Send + 'static,
     end: impl Future<Output = ()> + Send + 'static,
+    ping: Duration,
 ) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let has_names = completion.has_named_events();
     let done = completion.ends_with_done().then(|| Event::default().data("[DONE]"));
@@ -328,7 +332,7 @@ pub(super) fn events(
         };
         event.data(data.to_string())
     });
-    Sse::new(events.chain(stream::iter(done)).map(Ok)).keep_alive(KeepAlive::new().interval(PING))
+    Sse::new(events.chain(stream::iter(done)).map(Ok)).keep_alive(KeepAlive::new().interval(ping))
 }
 
 #[cfg(all(test, feature = "media"))]

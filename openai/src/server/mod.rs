@@ -23,6 +23,7 @@ mod paths;
 #[cfg(feature = "pool")]
 mod pooled;
 mod socket;
+mod vectors;
 
 use std::io;
 use std::sync::Arc;
@@ -40,13 +41,14 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore};
 
-pub use self::access::check_key;
 use self::access::{Access, Key};
+pub use self::access::{check_key, check_prefix};
 use self::http::{Body, Failed, failed};
 pub use self::page::Activity;
 use self::page::Page;
 #[cfg(feature = "pool")]
 pub use self::pooled::ManyModels;
+pub use self::vectors::OneEmbedder;
 use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
 /// Connections that are permitted in addition to those of running and queued requests. They are for clients that are
@@ -62,6 +64,8 @@ const MAX_EMBEDDINGS: usize = 64;
 #[derive(Debug, Clone)]
 struct Embedding {
     name: String,
+    /// Further names that requests may use.
+    aliases: Vec<String>,
     embedder: Arc<Mutex<Embedder>>,
     /// A permit for each request that may wait.
     places: Arc<Semaphore>,
@@ -70,7 +74,7 @@ struct Embedding {
 impl Embedding {
     fn new(name: impl Into<String>, embedder: Embedder, places: usize) -> Self {
         let (embedder, places) = (Arc::new(Mutex::new(embedder)), Arc::new(Semaphore::new(places)));
-        Self { name: name.into(), embedder, places }
+        Self { name: name.into(), aliases: Vec::new(), embedder, places }
     }
 }
 
@@ -80,14 +84,29 @@ impl Embedding {
 /// [additional names](Self::allow_host), accepts only bodies declared as JSON, and refuses requests from pages of other
 /// sites. Bodies, heads and connections are limited; docs/server.md has the numbers. It uses HTTP without TLS.
 ///
-/// The type `Served` says what is served: [one model](OneModel), or the models of a pool (`ManyModels`, with the
-/// feature `pool`).
+/// The type `Served` says what is served: [one model](OneModel), one model [for vectors or scores](OneEmbedder), or the
+/// models of a pool (`ManyModels`, with the feature `pool`).
 #[derive(Debug)]
 #[must_use]
 pub struct Server<Served = OneModel> {
     served: Served,
     access: Access,
+    waits: Waits,
+}
+
+/// How long a server waits.
+#[derive(Debug, Clone, Copy)]
+struct Waits {
+    /// For the head of a request, for its body, and after the stop for the answers that are still running.
     timeout: Duration,
+    /// Without an event of a stream, before the stream gets a comment.
+    ping: Duration,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30), ping: Duration::from_secs(15) }
+    }
 }
 
 /// What a [`Server`] for one model serves: that model, and in addition the models for vectors and for scores.
@@ -138,13 +157,13 @@ impl Server {
         if let Some(page) = page {
             routes = routes.route("/", get(move || page::show(shown, page)));
         }
-        connections::serve(listener, self.access.guard(routes), most, self.timeout, stop).await;
+        connections::serve(listener, self.access.guard(routes), most, self.waits, stop).await;
     }
 }
 
 impl<Served> Server<Served> {
     fn with_defaults(served: Served) -> Self {
-        Self { served, access: Access::default(), timeout: Duration::from_secs(30) }
+        Self { served, access: Access::default(), waits: Waits::default() }
     }
 
     /// Adds a key. Each request must then contain one of the server's keys (`Authorization: Bearer KEY`, or
@@ -177,10 +196,37 @@ impl<Served> Server<Served> {
     /// Sets a time limit for three waits: for the head of a request, for its body, and after the stop for the answers
     /// that are still running. The default is 30 seconds.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.waits.timeout = timeout;
+        self
+    }
+
+    /// Sets after which time without an event a stream gets a comment, so that no client and no proxy takes it for
+    /// dead. `None` sends no comments. The default is 15 seconds.
+    pub fn ping(mut self, time: Option<Duration>) -> Self {
+        self.waits.ping = time.unwrap_or(NEVER).min(NEVER);
+        self
+    }
+
+    /// Puts all paths behind this prefix, such as `/llama`, also those of the page and of `/health`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`check_prefix`].
+    pub fn prefix(mut self, prefix: &str) -> io::Result<Self> {
+        check_prefix(prefix)?;
+        prefix.clone_into(&mut self.access.prefix);
+        Ok(self)
+    }
+
+    /// Answers `GET /slots` with status 501, and not with the state of the sequences.
+    pub const fn without_slots(mut self) -> Self {
+        self.access.hides_slots = true;
         self
     }
 }
+
+/// Ten years: a time after which no stream still runs.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The error for a request for which no model is loaded.
 const NO_EMBEDDER: &str = "no model for embeddings: `autoplace serve --embed FILE` has one";
@@ -192,15 +238,6 @@ type Beside = (Option<Embedding>, &'static str);
 fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
     let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|model| &*model.name).collect();
     let models = api.models(&others);
-    let listed_models = models.clone();
-    let entries = models.clone();
-    let model = async move |extract::Path(name): extract::Path<String>| {
-        let is_named = |entry: &&Value| entry["aliases"].as_array().is_some_and(|names| names.contains(&json!(name)));
-        let entry = entries["data"].as_array().into_iter().flatten().find(is_named);
-        let mut error = ApiError::new(404, format!("the model `{name}` does not exist")).with_code("model_not_found");
-        error.param = Some("model".to_owned());
-        entry.cloned().map(Json).ok_or(Failed::from(error))
-    };
     let [chat, complete, message, counted, health] = [(); 5].map(|()| api.clone());
     let [respond, counted_response, kept, deleted] = [(); 4].map(|()| api.clone());
     let chat = move |body| answer(body, move |body| chat.chat(body));
@@ -258,9 +295,6 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
         ("/metrics", get(metrics)),
         ("/props", get(props)),
         ("/slots", get(slots)),
-        ("/v1/models", get(async move || Json(models))),
-        ("/models", get(async move || Json(listed_models))),
-        ("/v1/models/{*name}", get(model)),
         ("/lora-adapters", get(list_adapters).post(apply_adapters)),
         ("/health", get(health)),
     ];
@@ -268,8 +302,25 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
         debug_assert!(paths::PATHS.iter().any(|(listed, _)| *listed == path), "{path} is missing in `PATHS`");
         router.route(path, methods)
     };
-    let router = routes.into_iter().fold(Router::new(), add);
+    let router = routes.into_iter().chain(model_routes(models)).fold(Router::new(), add);
     router.fallback(not_found).method_not_allowed_fallback(not_allowed)
+}
+
+/// The routes that answer with this list of models, and with one of its entries.
+fn model_routes(models: Value) -> [(&'static str, MethodRouter); 3] {
+    let [listed, entries] = [(); 2].map(|()| models.clone());
+    let model = async move |extract::Path(name): extract::Path<String>| {
+        let is_named = |entry: &&Value| entry["aliases"].as_array().is_some_and(|names| names.contains(&json!(name)));
+        let entry = entries["data"].as_array().into_iter().flatten().find(is_named);
+        let mut error = ApiError::new(404, format!("the model `{name}` does not exist")).with_code("model_not_found");
+        error.param = Some("model".to_owned());
+        entry.cloned().map(Json).ok_or(Failed::from(error))
+    };
+    [
+        ("/v1/models", get(async move || Json(models))),
+        ("/models", get(async move || Json(listed))),
+        ("/v1/models/{*name}", get(model)),
+    ]
 }
 
 async fn not_found(method: Method, uri: Uri) -> Failed {
@@ -291,7 +342,10 @@ async fn answer(
     let notes = [("x-autoplace-unenforced", completion.unenforced()), ("x-autoplace-left-out", completion.left_out())];
     let notes = notes.map(|(name, list)| (name, http::list_header(list)));
     let mut response = match completion.is_stream() {
-        true => http::events(completion, under_way.cut_off(), under_way.end()).into_response(),
+        true => {
+            let ping = under_way.ping();
+            http::events(completion, under_way.cut_off(), under_way.end(), ping).into_response()
+        }
         false => Json(completion.response().await?).into_response(),
     };
     for (name, note) in notes {
@@ -319,13 +373,17 @@ async fn embed<R: Send + 'static>(
     read: fn(&[u8], &str) -> Result<R, ApiError>,
     answer: fn(&R, &mut Embedder) -> Result<Value, ApiError>,
 ) -> Result<Json<Value>, Failed> {
-    let Embedding { name, embedder, places } = loaded.ok_or_else(|| ApiError::new(404, missing))?;
+    let Embedding { name, aliases, embedder, places } = loaded.ok_or_else(|| ApiError::new(404, missing))?;
     let _place = places.try_acquire().map_err(|_| {
         let message = format!("as many requests wait for `{name}` as may: ask again later");
         ApiError::new(503, message).with_code("overloaded")
     })?;
     let asked = body.asked.clone().unwrap_or_else(|| name.clone());
-    let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &asked)).await?;
+    let read_as_named = move |body: &[u8]| match vectors::alias_in(body, &aliases) {
+        Some(alias) => read(body, &alias),
+        None => read(body, &asked),
+    };
+    let (request, under_way) = http::read(body, read_as_named).await?;
     // Requests are computed in the order in which they arrive. If the client disconnects while its request waits, the
     // request is not computed.
     let mut embedder = embedder.lock_owned().await;

@@ -13,7 +13,6 @@ use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
 use hyper::body::{Frame, SizeHint};
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,9 +24,10 @@ use super::{Pooled, Routed, api_error, names, waiting};
 use crate::error::WORKER_DIED;
 use crate::server::http::{Body, Carried, Failed, blocking};
 use crate::server::paths::{self, Known};
-use crate::server::{Embedding, NO_EMBEDDER, embed, not_allowed, not_found, routes};
+use crate::server::vectors::embedding_routes;
+use crate::server::{Embedding, not_allowed, not_found, routes};
 use crate::timings::Totals;
-use crate::{Api, ApiError, EmbeddingRequest, RerankRequest};
+use crate::{Api, ApiError};
 
 /// Maximum bytes of a body in which the model's name is read without a separate thread.
 const SMALL_BODY: usize = 64 << 10;
@@ -363,28 +363,6 @@ impl Routed {
         let (name, template) = (handle.name().to_owned(), handle.specification().template.clone());
         Ok(NamedRoutes { name, template, routes, totals })
     }
-}
-
-/// The routes of a model for vectors, or for scores.
-fn embedding_routes(embedding: Embedding, is_reranker: bool) -> Router {
-    let name = embedding.name.clone();
-    let fallback = async move || {
-        let message = format!(
-            "the model `{name}` computes {}, and writes no texts",
-            if is_reranker { "scores" } else { "vectors" }
-        );
-        Failed::from(ApiError::new(501, message))
-    };
-    if is_reranker {
-        let rerank =
-            move |body| embed((Some(embedding), NO_EMBEDDER), body, RerankRequest::read, RerankRequest::answer);
-        let paths = ["/v1/rerank", "/v2/rerank", "/rerank"];
-        let routes = paths.into_iter().fold(Router::new(), |routes, path| routes.route(path, post(rerank.clone())));
-        return routes.fallback(fallback);
-    }
-    let vectors =
-        move |body| embed((Some(embedding), NO_EMBEDDER), body, EmbeddingRequest::read, EmbeddingRequest::answer);
-    Router::new().route("/v1/embeddings", post(vectors)).fallback(fallback)
 }
 
 /// What an answer keeps alive until it has been sent.

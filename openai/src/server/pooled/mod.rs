@@ -125,7 +125,7 @@ impl Server<ManyModels> {
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let most = self.served.requests + MORE_CONNECTIONS;
         let routes = self.access.guard(routes(self.served));
-        connections::serve(listener, routes, most, self.timeout, stop).await;
+        connections::serve(listener, routes, most, self.waits, stop).await;
     }
 }
 

@@ -1,0 +1,91 @@
+//! `autoplace serve MODEL --embeddings`: a server of vectors or scores alone.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::cli_support::{User, text};
+use crate::server::{CHAT, FILE, MODEL, Server};
+
+const VECTORS: &str = "/v1/embeddings";
+const RERANK: &str = "/v1/rerank";
+
+/// A server of this model alone.
+fn start(model: &str, args: &[&str]) -> Server {
+    let words = [&["--port", "0", "--threads", "1", model], args].concat();
+    Server::start_without_model(&[], &words)
+}
+
+#[test]
+fn llama_servers_flags_serve_the_vectors_of_a_model() {
+    let beside = Server::start(&["--ctx", "512", "--embed", FILE]);
+    let body = json!({"input": ["In the beginning", "b"]}).to_string();
+    let expected = beside.post(VECTORS, &body).1["data"].take();
+    assert_eq!(expected.as_array().unwrap().len(), 2, "{expected}");
+    let alone = start(FILE, &["--embedding", "--pooling", "mean", "-a", "ada,babbage", "-np", "2"]);
+    let (status, answer) = alone.post(VECTORS, &body);
+    assert_eq!((status, &answer["data"], &answer["model"]), (200, &expected, &json!("ada")), "{answer}");
+    // Each of its names is a name of it, and other names are none.
+    let named = |name: &str| alone.post(VECTORS, &json!({"model": name, "input": "b"}).to_string());
+    for name in ["ada", "babbage"] {
+        let (status, answer) = named(name);
+        assert_eq!((status, &answer["model"]), (200, &json!("ada")), "{answer}");
+        assert_eq!(alone.get(&format!("/v1/models/{name}")).1["aliases"], json!(["ada", "babbage"]));
+    }
+    assert_eq!(named(MODEL).0, 404);
+    assert_eq!(alone.get("/v1/models").1["data"][0]["id"], "ada");
+    assert_eq!(alone.get("/health").1["status"], "ok");
+    // It writes no texts and ranks nothing.
+    let (status, refused) = alone.post(CHAT, r#"{"messages": [{"role": "user", "content": "a"}]}"#);
+    assert_eq!(status, 501, "{refused}");
+    assert_eq!(alone.post(RERANK, r#"{"query": "a", "documents": ["b"]}"#).0, 501);
+    assert!(alone.said().contains("computes vectors (/v1/embeddings)"), "{}", alone.said());
+}
+
+#[test]
+fn llama_servers_flags_serve_the_scores_of_a_reranker() {
+    let folder = tempfile::tempdir().unwrap();
+    let reranker = test_support::embedding_models::reranker(autoplace::gguf::TensorType::F32);
+    let reranker = test_support::random_weights::write(&reranker, folder.path());
+    let reranker = reranker.to_str().unwrap();
+    let body = json!({"query": "a", "documents": ["b", "c d", "e"]}).to_string();
+    let results = |server: &Server| -> Value { server.post(RERANK, &body).1["results"].take() };
+    let expected = results(&Server::start(&["--ctx", "512", "--reranker", reranker]));
+    assert_eq!(expected.as_array().unwrap().len(), 3, "{expected}");
+    // The file says that it is a reranker, so the last one needs no pooling.
+    for flags in [&["--reranking"][..], &["--embedding", "--pooling", "rank"], &["--embeddings"]] {
+        let server = start(reranker, flags);
+        assert_eq!(results(&server), expected, "{flags:?}");
+        assert_eq!(server.post("/rerank", &body).0, 200, "{flags:?}");
+        assert_eq!(server.post(VECTORS, r#"{"input": "a"}"#).0, 501, "{flags:?}");
+    }
+}
+
+#[test]
+fn a_server_of_vectors_is_configured_by_variables_and_guarded_by_keys() {
+    let variables = [
+        ("LLAMA_ARG_MODEL", FILE),
+        ("LLAMA_ARG_EMBEDDINGS", "1"),
+        ("LLAMA_ARG_POOLING", "last"),
+        ("LLAMA_API_KEY", "sesame"),
+    ];
+    let server = Server::start_without_model(&variables, &["--port", "0", "--threads", "1"]);
+    assert_eq!(server.post(VECTORS, r#"{"input": "a"}"#).0, 401);
+    assert_eq!(server.get("/health").0, 200);
+    assert!(server.said().contains("LLAMA_ARG_POOLING (--embeddings=last)"), "{}", server.said());
+}
+
+#[test]
+fn what_a_server_of_vectors_cannot_do_is_refused_at_the_start() {
+    let user = User::new();
+    let refused = |args: &[&str], code: i32, part: &str| {
+        let args = [&["serve", FILE, "--port", "0"], args].concat();
+        let ended = user.command(&args).stdin(Stdio::null()).output().unwrap();
+        let said = text(&ended.stderr);
+        assert!(ended.status.code() == Some(code) && said.contains(part), "{args:?}: {said}");
+    };
+    refused(&["--embedding", "--pooling", "none"], 1, "--embeddings: with the pooling `none`");
+    refused(&["--embedding", "--mmproj", FILE], 1, "--mmproj: with --embeddings");
+    refused(&["--embedding", "--embed", FILE], 2, "cannot be used with");
+    refused(&["--rerank", "--models-dir", "."], 2, "cannot be used with");
+}
