@@ -140,7 +140,7 @@ impl fmt::Display for Statistics {
             write!(f, "; {:.0} ms in the queue", self.queue_time.as_secs_f64() * 1e3)?;
         }
         if self.threads > 0 {
-            write!(f, "; {} threads", self.threads)?;
+            write!(f, "; {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })?;
         }
         if self.media_tokens > 0 {
             let (rows, encoded, ms) = (self.media_tokens, self.encoded_media, self.encoding_time.as_secs_f64() * 1e3);

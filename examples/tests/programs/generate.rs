@@ -15,8 +15,9 @@ fn without_arguments_it_prints_the_placement_english_text_and_the_speed() {
     assert!(out.contains("host"), "{out}");
     assert!(out.contains("tok/s"), "{out}");
     let words = ["the", "and", "of", "to", "in", "that", "was", "not"];
-    let english = out.split_whitespace().filter(|word| words.contains(word)).count();
-    assert!(english >= 5, "{out}");
+    let is_english = |out: &str| out.split_whitespace().filter(|word| words.contains(word)).count() >= 5;
+    // The text is random, and may end after a few words.
+    assert!(is_english(&out) || (0..5).any(|_| is_english(&GENERATE.succeeds(&[]))), "{out}");
     assert!(!out.contains('\u{1b}'), "a pipe gets no colours: {out:?}");
 }
 
