@@ -78,6 +78,8 @@ pub(crate) struct Pacer {
     next_if_fast: Option<Instant>,
     /// The number of steps since a trial of more threads is due and has not begun, and the time of these steps.
     overdue: (u32, Duration),
+    /// The number of changes to more threads in a row that were soon taken back. Each doubles the shortest pause.
+    taken_back: u32,
     /// The last change of the number of threads.
     change: Option<GeneratingThreads>,
 }
@@ -271,8 +273,12 @@ impl Pacer {
         let (threads, speed) = choose(speeds)?;
         let before = trial.before();
         let at = self.rungs.iter().position(|&rung| rung == threads)?;
-        let is_change = at != self.at;
+        let (is_change, is_more) = (at != self.at, at < self.at);
         self.at = at;
+        if is_change && !is_more {
+            let is_taken_back = self.sizes[trial.size].with_fewer.is_some();
+            self.taken_back = if is_taken_back { self.taken_back + 1 } else { 0 };
+        }
         // After a change, a trial of the earlier number at once would slow down a short text beside other work.
         if is_change || !trial.is_precaution {
             self.put_off(trial.cost(), now);
@@ -289,6 +295,7 @@ impl Pacer {
             size.change(1.0 / (speed * before));
         }
         self.sizes[trial.size].set_usual(1.0 / speed);
+        self.sizes[trial.size].with_fewer = is_more.then_some(before);
         let tokens = tokens as f64;
         let (most, before, after) = (self.rungs[0], tokens / before, tokens * speed);
         self.change = Some(GeneratingThreads { threads, most, before, after });
@@ -299,7 +306,8 @@ impl Pacer {
     fn put_off(&mut self, cost: f64, now: Instant) {
         let cost = cost.max(0.0);
         let most = if self.at > 0 { MAX_WAIT_OF_FEWER } else { MAX_WAIT };
-        let wait = Duration::from_secs_f64(cost * REPAY).clamp(MIN_WAIT, most);
+        let least = if self.at > 0 { MIN_WAIT * 2_u32.pow(self.taken_back.min(4)) } else { MIN_WAIT };
+        let wait = Duration::from_secs_f64(cost * REPAY).clamp(least.min(most), most);
         self.next_if_fast = Some(now + wait);
         self.next_trial = Some(now + wait.max(Duration::from_secs_f64(cost * MIN_REPAY)));
     }

@@ -520,6 +520,25 @@ fn a_text_whose_prompt_waited_for_cores_tries_fewer_threads_at_once() {
 }
 
 #[test]
+fn more_threads_that_were_fast_by_chance_are_taken_back() {
+    let mut rig = after_a_prompt(Rig::cores(2), 2, 1000);
+    // Gemma 3 beside two busy loops: after a while with one thread, two threads are fast for 300 ms.
+    let mut with_two = 0;
+    let machine = |threads: u32| {
+        with_two = if threads == 2 { with_two + 1 } else { 0 };
+        match (threads, with_two) {
+            (1, _) => 19_000_000,
+            (_, ..16) => 18_000_000,
+            _ => 26_000_000,
+        }
+    };
+    let changes = rig.go(seconds(60), machine);
+    assert_eq!(changes[..2], [(1, 2), (2, 1)]);
+    let lost = rig.steps[2] * 7_000_000;
+    assert!(lost < seconds(4).as_nanos() as u64, "{lost} ns, {changes:?}");
+}
+
+#[test]
 fn one_of_many_cores_is_left_to_one_program_and_half_to_eight() {
     let free = |threads: u32| 16_000_000 / u64::from(threads);
     // ggml's threads wait for the thread that shares its core.

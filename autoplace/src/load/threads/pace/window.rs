@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::super::TOLERANCE;
 use super::company::Company;
 
 /// Minimum size of a window: `STEPS` steps that last at least `WINDOW`, or `FEW_STEPS` steps that last at least
@@ -17,6 +18,8 @@ const SLOW: f64 = 1.5;
 /// The number of slow windows in a row before a trial. A single slow window may be a hiccup. As many fast windows are
 /// needed for a trial of more threads.
 const PATIENCE: u32 = 2;
+/// After this number of windows in a row that are not slow, a change to more threads was right.
+const CONFIRMED: u32 = 10;
 /// The weight of a new window in the usual time, which is a running mean: steps become slower as the context grows.
 const NEWEST: f64 = 1.0 / 8.0;
 /// The weight of a slow window after a trial that found no better number. The weight is small because the trial itself
@@ -60,6 +63,11 @@ pub(super) struct Size {
     at_trial: Option<f64>,
     /// The number of windows in a row that are much faster than the window before the last trial.
     fast_windows: u32,
+    /// Seconds per step with fewer threads, if the last trial chose more threads instead. Beside other work, the
+    /// windows of a trial may be fast by chance, so later windows are compared with this time.
+    pub(super) with_fewer: Option<f64>,
+    /// The number of windows in a row that are not slow.
+    fit_windows: u32,
 }
 
 /// The size of a step with `tokens` tokens: half a power of two (1, 2, 3, 4, 5 to 6, 7 to 9, 10 to 13 and so on). Only
@@ -76,8 +84,13 @@ impl Size {
             return None;
         }
         let seen = std::mem::take(&mut self.window).seconds();
-        let is_slow = self.usual.is_some_and(|usual| seen > SLOW * usual);
+        let is_slow = self.usual.is_some_and(|usual| seen > SLOW * usual)
+            || self.with_fewer.is_some_and(|with_fewer| seen > TOLERANCE * with_fewer);
         self.slow_windows = if is_slow { self.slow_windows + 1 } else { 0 };
+        self.fit_windows = if is_slow { 0 } else { self.fit_windows + 1 };
+        if self.fit_windows >= CONFIRMED {
+            self.with_fewer = None;
+        }
         if !is_slow {
             let usual = self.usual.unwrap_or(seen);
             self.usual = Some(usual + (seen - usual) * NEWEST);
@@ -117,6 +130,7 @@ impl Size {
     pub(super) fn keep(&mut self, before: f64) {
         let usual = self.usual.unwrap_or(before);
         self.usual = Some(usual + (before - usual) * BELIEF);
+        self.with_fewer = None;
         self.company = Company::Absent;
     }
 
