@@ -467,10 +467,7 @@ impl Api {
         let no_tags = BTreeSet::new();
         let model = |(name, names): (&str, BTreeSet<&str>)| {
             let tags = if name == self.name { &self.tags } else { &no_tags };
-            json!({
-                "id": name, "aliases": names, "tags": tags, "object": "model", "created": self.created,
-                "owned_by": "autoplace",
-            })
+            listed(name, &names, tags, self.created)
         };
         json!({"object": "list", "data": all.map(model).collect::<Value>()})
     }
@@ -478,6 +475,13 @@ impl Api {
 
 pub(super) fn no_response(id: &str) -> ApiError {
     ApiError::new(404, responses::not_stored(id))
+}
+
+/// The entry of a model in `GET /v1/models`.
+pub(super) fn listed(name: &str, names: &BTreeSet<&str>, tags: &BTreeSet<String>, created: u64) -> Value {
+    json!({
+        "id": name, "aliases": names, "tags": tags, "object": "model", "created": created, "owned_by": "autoplace",
+    })
 }
 
 /// Checks the model's name in a request, if there is one.

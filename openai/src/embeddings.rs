@@ -55,11 +55,16 @@ impl EmbeddingRequest {
     ///
     /// Status 400 for an invalid request, 404 for another model.
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
+        Self::read_for(body, name, &[])
+    }
+
+    /// Parses a request to the model with this name and these other names.
+    pub(super) fn read_for(body: &[u8], name: &str, aliases: &[String]) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let object = reading::object(&body)?;
         let Body { model, encoding_format, dimensions, truncate, truncate_prompt_tokens, embd_normalize } =
             object.part()?;
-        check_name(model.as_deref(), name, &[])?;
+        check_name(model.as_deref(), name, aliases)?;
         if truncate_prompt_tokens.is_some_and(|tokens| tokens != -1) {
             let message =
                 "the only supported value of `truncate_prompt_tokens` is -1, which means as many as the model takes";

@@ -52,10 +52,15 @@ impl RerankRequest {
     ///
     /// Status 400 for an invalid request, 404 for another model.
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
+        Self::read_for(body, name, &[])
+    }
+
+    /// Parses a request to the model with this name and these other names.
+    pub(super) fn read_for(body: &[u8], name: &str, aliases: &[String]) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let object = reading::object(&body)?;
         let Body { model, query, top_n, return_documents, return_text } = object.part()?;
-        check_name(model.as_deref(), name, &[])?;
+        check_name(model.as_deref(), name, aliases)?;
         parameters::refuse(&object, &REFUSED, ": documents are whole")?;
         let (name_of_documents, given) = match (object.get("documents"), object.get("texts")) {
             (Some(_), Some(_)) => return Err(ApiError::given_twice("texts", "documents")),

@@ -59,7 +59,7 @@ pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
     most: usize,
-    Waits { timeout, ping }: Waits,
+    waits: Waits,
     stop: impl Future<Output = ()>,
 ) {
     let most = most + more_silent(most, llama_sys::most_open_files());
@@ -87,7 +87,6 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let waits = Waits { timeout, ping };
         let connection = Arc::new(Connection::new(peer, waits, Arc::clone(&room), cuts_off.clone()));
         loop {
             let admitted = admit(&mut open.lock().unwrap_or_else(PoisonError::into_inner), &connection, most);
@@ -105,7 +104,7 @@ pub(super) async fn serve(
         let socket = Socket::new(stream, Arc::clone(&connection));
         let spoken = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(timeout)
+            .header_read_timeout(waits.timeout)
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(TokioIo::new(socket), service);
         let spoken = shutdown.watch(spoken);
@@ -124,6 +123,7 @@ pub(super) async fn serve(
     }
     drop(listener);
     let mut ended = pin!(shutdown.shutdown());
+    let timeout = waits.timeout;
     if tokio::time::timeout(timeout, &mut ended).await.is_ok() {
         return;
     }

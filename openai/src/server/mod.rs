@@ -271,8 +271,8 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
         }
     };
     let [tokenize, detokenize, template, counted_chat, infill] = [(); 5].map(|()| api.clone());
-    let rerank = move |body| embed(reranking, body, RerankRequest::read, RerankRequest::answer);
-    let embed = move |body| embed(embedding, body, EmbeddingRequest::read, EmbeddingRequest::answer);
+    let rerank = move |body| embed(reranking, body, RerankRequest::read_for, RerankRequest::answer);
+    let embed = move |body| embed(embedding, body, EmbeddingRequest::read_for, EmbeddingRequest::answer);
     let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
     let count_chat = move |body| reply(body, move |body| counted_chat.count_chat_tokens(body));
     let routes = [
@@ -365,12 +365,15 @@ async fn reply(
     Ok(Json(answer))
 }
 
+/// Parses the body of a request to the model with a name and other names.
+type ReadFor<R> = fn(&[u8], &str, &[String]) -> Result<R, ApiError>;
+
 /// Answers a request with the additional model for vectors or scores. If there is no such model, the status is 404,
 /// with the error's message.
 async fn embed<R: Send + 'static>(
     (loaded, missing): Beside,
     body: Body,
-    read: fn(&[u8], &str) -> Result<R, ApiError>,
+    read: ReadFor<R>,
     answer: fn(&R, &mut Embedder) -> Result<Value, ApiError>,
 ) -> Result<Json<Value>, Failed> {
     let Embedding { name, aliases, embedder, places } = loaded.ok_or_else(|| ApiError::new(404, missing))?;
@@ -379,11 +382,7 @@ async fn embed<R: Send + 'static>(
         ApiError::new(503, message).with_code("overloaded")
     })?;
     let asked = body.asked.clone().unwrap_or_else(|| name.clone());
-    let read_as_named = move |body: &[u8]| match vectors::alias_in(body, &aliases) {
-        Some(alias) => read(body, &alias),
-        None => read(body, &asked),
-    };
-    let (request, under_way) = http::read(body, read_as_named).await?;
+    let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &asked, &aliases)).await?;
     // Requests are computed in the order in which they arrive. If the client disconnects while its request waits, the
     // request is not computed.
     let mut embedder = embedder.lock_owned().await;

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::time::SystemTime;
 
 use autoplace::Embedder;
 use autoplace::memory::Pooling;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::http::Failed;
 use super::{Embedding, MAX_EMBEDDINGS, MORE_CONNECTIONS, NO_EMBEDDER, Server, connections, embed, model_routes};
+use crate::api::listed;
+use crate::shape::now;
 use crate::{ApiError, EmbeddingRequest, RerankRequest};
 
 /// What a [`Server`] for a model of vectors or scores serves.
@@ -65,26 +65,9 @@ impl Server<OneEmbedder> {
 
 /// The answer to `GET /v1/models`.
 fn models(embedding: &Embedding) -> Value {
-    let names: BTreeSet<&String> = embedding.aliases.iter().chain([&embedding.name]).collect();
-    let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
-    let model = json!({
-        "id": embedding.name, "aliases": names, "object": "model", "created": created, "owned_by": "autoplace",
-    });
+    let names = embedding.aliases.iter().chain([&embedding.name]).map(String::as_str).collect();
+    let model = listed(&embedding.name, &names, &BTreeSet::new(), now());
     json!({"object": "list", "data": [model]})
-}
-
-/// The alias by which a body names the model, if it does.
-pub(super) fn alias_in(body: &[u8], aliases: &[String]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Named {
-        model: Option<String>,
-    }
-
-    if aliases.is_empty() {
-        return None;
-    }
-    let named: Named = serde_json::from_slice(body).ok()?;
-    named.model.filter(|name| aliases.contains(name))
 }
 
 /// The routes of a model for vectors, or for scores.
@@ -99,12 +82,12 @@ pub(super) fn embedding_routes(embedding: Embedding, is_reranker: bool) -> Route
     };
     if is_reranker {
         let rerank =
-            move |body| embed((Some(embedding), NO_EMBEDDER), body, RerankRequest::read, RerankRequest::answer);
+            move |body| embed((Some(embedding), NO_EMBEDDER), body, RerankRequest::read_for, RerankRequest::answer);
         let paths = ["/v1/rerank", "/v2/rerank", "/rerank"];
         let routes = paths.into_iter().fold(Router::new(), |routes, path| routes.route(path, post(rerank.clone())));
         return routes.fallback(fallback);
     }
     let vectors =
-        move |body| embed((Some(embedding), NO_EMBEDDER), body, EmbeddingRequest::read, EmbeddingRequest::answer);
+        move |body| embed((Some(embedding), NO_EMBEDDER), body, EmbeddingRequest::read_for, EmbeddingRequest::answer);
     Router::new().route("/v1/embeddings", post(vectors)).fallback(fallback)
 }

@@ -305,9 +305,11 @@ impl Pacer {
     /// Sets the time of the next trial, after a trial that cost some seconds.
     fn put_off(&mut self, cost: f64, now: Instant) {
         let cost = cost.max(0.0);
-        let most = if self.at > 0 { MAX_WAIT_OF_FEWER } else { MAX_WAIT };
-        let least = if self.at > 0 { MIN_WAIT * 2_u32.pow(self.taken_back.min(4)) } else { MIN_WAIT };
-        let wait = Duration::from_secs_f64(cost * REPAY).clamp(least.min(most), most);
+        let (least, most) = match self.at {
+            0 => (MIN_WAIT, MAX_WAIT),
+            _ => ((MIN_WAIT * 2_u32.pow(self.taken_back.min(4))).min(MAX_WAIT_OF_FEWER), MAX_WAIT_OF_FEWER),
+        };
+        let wait = Duration::from_secs_f64(cost * REPAY).clamp(least, most);
         self.next_if_fast = Some(now + wait);
         self.next_trial = Some(now + wait.max(Duration::from_secs_f64(cost * MIN_REPAY)));
     }
