@@ -436,7 +436,7 @@ shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack
     }
     threadpool_ptr threads;
     if (is_cpu(device)) {
-        threads = new_threadpool(n_threads);
+        threads = new_threadpool(n_threads, true);
         use_threadpool(backend.get(), threads.get());
     }
     const bool remote = std::string(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device))) == "RPC";

@@ -412,8 +412,8 @@ int32_t shim_architectures(const char ** names, int32_t n_max) {
     return n;
 }
 
-ggml_threadpool_t shim_threadpool_new(int32_t n_threads, shim_error * error) {
-    return guarded(error, (ggml_threadpool_t) nullptr, [&] { return new_threadpool(n_threads).release(); });
+ggml_threadpool_t shim_threadpool_new(int32_t n_threads, bool spins, shim_error * error) {
+    return guarded(error, (ggml_threadpool_t) nullptr, [&] { return new_threadpool(n_threads, spins).release(); });
 }
 
 void shim_threadpool_free(ggml_threadpool_t pool) {

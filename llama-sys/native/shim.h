@@ -107,9 +107,9 @@ bool shim_device_props (ggml_backend_dev_t device, struct ggml_backend_dev_props
 // opens the device for this.
 ggml_backend_buffer_type_t shim_device_buft(ggml_backend_dev_t device, bool pinned, struct shim_error * error);
 
-// A pool of threads for the CPU backend. The computing thread counts as one of them; the others start now. NULL if they
-// cannot start.
-ggml_threadpool_t shim_threadpool_new(int32_t n_threads, struct shim_error * error);
+// A pool of threads for the CPU backend. The computing thread counts as one of them; the others start now. Threads that
+// wait for each other spin for a moment before they sleep, or they sleep at once. NULL if the threads cannot start.
+ggml_threadpool_t shim_threadpool_new(int32_t n_threads, bool spins, struct shim_error * error);
 void              shim_threadpool_free(ggml_threadpool_t pool);
 // Makes a CPU backend compute with `pool` from the next graph on. Both `pool` and the former pool must live.
 void              shim_threadpool_use(ggml_backend_t cpu, ggml_threadpool_t pool);

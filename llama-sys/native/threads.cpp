@@ -7,8 +7,8 @@
 
 namespace {
 
-// How long a thread polls for the next graph before it sleeps, in steps of AUTOPLACE_POLL_US (wait.h). The sampler runs
-// between two tokens, and needs less time than this.
+// How long a thread spins before it sleeps, in the steps of wait.h: 20 µs within a graph, and 200 µs between two graphs.
+// The sampler runs between two tokens, and needs less time than this.
 constexpr uint32_t poll = 20;
 
 template <typename F>
@@ -27,9 +27,9 @@ void threadpool_deleter::operator()(ggml_threadpool_t pool) const {
     cpu_function<decltype(ggml_threadpool_free)>("ggml_threadpool_free")(pool);
 }
 
-threadpool_ptr new_threadpool(int32_t n_threads) {
+threadpool_ptr new_threadpool(int32_t n_threads, bool spins) {
     ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
-    params.poll = poll;
+    params.poll = spins ? poll : 0;
     threadpool_ptr pool(cpu_function<decltype(ggml_threadpool_new)>("ggml_threadpool_new")(&params));
     if (!pool) {
         throw std::runtime_error("ggml made no threadpool of " + std::to_string(n_threads) + " threads");

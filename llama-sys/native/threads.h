@@ -12,8 +12,9 @@ struct threadpool_deleter {
 
 using threadpool_ptr = std::unique_ptr<ggml_threadpool, threadpool_deleter>;
 
-// A pool of `n_threads` threads. The computing thread counts as one of them; the others start now.
-threadpool_ptr new_threadpool(int32_t n_threads);
+// A pool of `n_threads` threads. The computing thread counts as one of them; the others start now. Threads that wait
+// spin for a moment before they sleep, or they sleep at once.
+threadpool_ptr new_threadpool(int32_t n_threads, bool spins);
 
 // Makes the CPU backend compute with `pool` from the next graph on. In this call the backend pauses its former pool, so
 // both pools must live.

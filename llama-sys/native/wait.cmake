@@ -39,7 +39,7 @@ foreach (autoplace_place spin last poll barrier)
         return()
     endif()
 endforeach()
-string(REPLACE "${autoplace_spin}" "    autoplace_wait(&tp->n_barrier_passed, n_passed);\n" autoplace_text "${autoplace_text}")
+string(REPLACE "${autoplace_spin}" "    autoplace_wait(&tp->n_barrier_passed, n_passed, tp->poll);\n" autoplace_text "${autoplace_text}")
 string(REPLACE "${autoplace_last}"
 "        atomic_fetch_add_explicit(&tp->n_barrier_passed, 1, memory_order_seq_cst);
         autoplace_wake(&tp->n_barrier_passed);

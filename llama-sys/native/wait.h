@@ -13,13 +13,12 @@
     #include <sched.h>
 #endif
 
-// Microseconds of spinning before the sleep. benches/results/2026-11-28-epyc-zen5-2-cores/company.md compares others.
-#ifndef AUTOPLACE_SPIN_US
-    #define AUTOPLACE_SPIN_US 20
-#endif
+// Microseconds that a thread spins before it sleeps, for each step of a threadpool's `poll` (0 to 100), and at most.
+// benches/results/2026-11-28-epyc-zen5-2-cores/company.md compares others.
+#define AUTOPLACE_SPIN_US 1
+#define AUTOPLACE_MOST_SPIN_US 20
 
-// Microseconds that a thread waits for the next graph, for each step of a threadpool's `poll` (0 to 100), before it
-// sleeps.
+// Microseconds that a thread waits for the next graph, for each step of `poll`, before it sleeps.
 #define AUTOPLACE_POLL_US 10
 
 // Looks at a word between two looks at the clock: about a microsecond.
@@ -29,8 +28,9 @@
 // there is one.
 static atomic_int autoplace_sleepers = 0;
 
-// Returns once `*word` differs from `seen`.
-static void autoplace_wait(atomic_int * word, int seen) {
+// Returns once `*word` differs from `seen`. `poll` is that of the threadpool.
+static void autoplace_wait(atomic_int * word, int seen, uint32_t poll) {
+    const int64_t spin  = MIN(AUTOPLACE_SPIN_US * (int64_t) poll, AUTOPLACE_MOST_SPIN_US);
     const int64_t begin = ggml_time_us();
     do {
         for (int i = 0; i < AUTOPLACE_LOOKS; ++i) {
@@ -39,7 +39,7 @@ static void autoplace_wait(atomic_int * word, int seen) {
             }
             ggml_thread_cpu_relax();
         }
-    } while (ggml_time_us() - begin < AUTOPLACE_SPIN_US);
+    } while (ggml_time_us() - begin < spin);
 
 #if defined(__linux__)
     // Sequentially consistent, as is the change of `*word`: either the last thread sees this sleeper, or the system

@@ -42,7 +42,7 @@ pub use safe::context::{
     AbortHandle, Batch, BufferUse, ComputeBuffers, Context, ContextParams, FlashAttention, MemoryBreakdown,
     MoeCacheUses, Mtp, Position, Rope, RopeScaling, RowPiece, RowShape, Rows, SeqId, State, StateRows,
 };
-pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, attach_threads};
+pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, ThreadWait, attach_threads};
 pub use safe::measure::{Bench, LinkTiming, Operation, Timing};
 pub use safe::media::{
     MediaChunk, MediaChunks, MediaKind, MediaMemory, MediaPart, Projector, ProjectorBytes, ProjectorParams, has_media,

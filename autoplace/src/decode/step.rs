@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use llama_sys::{Batch, ComputeBuffers, Context, MoeCacheUses, Rows};
+use llama_sys::{Batch, ComputeBuffers, Context, MoeCacheUses, Rows, ThreadWait};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
@@ -351,7 +351,9 @@ impl Step<'_> {
         pacer.begins(generates, Instant::now());
         let one = pacer.threads(generated);
         let several = if generates { one } else { pacer.prompt() };
-        self.lent.context.set_threads(one, several)?;
+        // The operations of a prompt take so long that spinning costs little.
+        let wait = if generates { pacer.wait(generated) } else { ThreadWait::Spin };
+        self.lent.context.set_threads(one, several, wait)?;
         for sequence in self.sequences.iter_mut() {
             sequence.statistics.threads = if generates { one } else { several };
         }

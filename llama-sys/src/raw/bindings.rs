@@ -3206,7 +3206,7 @@ functions! {
         pinned: bool,
         error: *mut shim_error,
     ) -> ggml_backend_buffer_type_t;
-    pub fn shim_threadpool_new(n_threads: i32, error: *mut shim_error) -> ggml_threadpool_t;
+    pub fn shim_threadpool_new(n_threads: i32, spins: bool, error: *mut shim_error) -> ggml_threadpool_t;
     pub fn shim_threadpool_free(pool: ggml_threadpool_t);
     pub fn shim_threadpool_use(cpu: ggml_backend_t, pool: ggml_threadpool_t);
     pub fn shim_model_load(

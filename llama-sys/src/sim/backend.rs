@@ -8,7 +8,7 @@ use super::callback::{guarded, log_error};
 use super::card::Card;
 use super::slot;
 use crate::raw;
-use crate::safe::device::Threadpools;
+use crate::safe::device::{ThreadWait, Threadpools};
 
 /// The context of our ggml backends.
 struct Stream {
@@ -137,7 +137,7 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
     }
     guarded((), || {
         let mut threadpools = stream.threadpools.lock().unwrap_or_else(PoisonError::into_inner);
-        match threadpools.get(n_threads.unsigned_abs()) {
+        match threadpools.get(n_threads.unsigned_abs(), ThreadWait::Spin) {
             // SAFETY: the old and the new pool live: the stream frees its CPU backend before its pools.
             Ok(pool) if !pool.is_null() => unsafe { raw::shim_threadpool_use(stream.cpu, pool) },
             Ok(_) => {}

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::support::{batch_of, cpu_context, demo_model, greedy, tokens};
 use llama_sys::{
-    AbortHandle, Backend, Batch, Context, ContextParams, Device, Error, Model, Sampler, State, Vocab, build_info,
+    AbortHandle, Backend, Batch, Context, ContextParams, Device, Error, Model, Sampler, State, ThreadWait, Vocab,
+    build_info,
 };
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 #[cfg(target_os = "linux")]
@@ -42,17 +43,18 @@ fn the_number_of_threads_changes_between_two_tokens_and_the_logits_do_not() {
     let params = ContextParams { n_threads: Some(2), n_threads_batch: Some(3), ..ContextParams::default() };
     let mut context = Context::new(&model, params).unwrap();
     assert_eq!(context.threads(), (2, 3));
-    let mut logits = |threads| {
-        context.set_threads(threads, threads).unwrap();
+    let mut logits = |threads, wait| {
+        context.set_threads(threads, threads, wait).unwrap();
         assert_eq!(context.threads(), (threads, threads));
         context.decode(&batch_of(&[1], 0)).unwrap();
         let logits = context.logits(-1).unwrap().to_vec();
         context.kv_clear().unwrap();
         logits
     };
-    assert_eq!(logits(2), logits(1));
+    assert_eq!(logits(2, ThreadWait::Spin), logits(1, ThreadWait::Spin));
+    assert_eq!(logits(3, ThreadWait::Sleep), logits(1, ThreadWait::Sleep));
     for (one, several) in [(0, 1), (1, 0), (1, 100_000)] {
-        assert_matches!(context.set_threads(one, several), Err(Error::InvalidParameter { .. }));
+        assert_matches!(context.set_threads(one, several, ThreadWait::Spin), Err(Error::InvalidParameter { .. }));
     }
     assert_eq!(context.threads(), (1, 1));
 }
@@ -92,6 +94,25 @@ fn threads_sleep_while_they_wait_for_a_thread_without_a_core() {
     // For one token of the demo model, the threads wait for each other some 150 times.
     let slept = sleeps() - before;
     assert!(slept > 20 * 100, "only {slept} sleeps");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_that_are_told_to_sleep_do_so_between_two_tokens() {
+    own_process!();
+    if !build_info().threads_sleep {
+        return;
+    }
+    let mut context = Context::new(&demo_model(), ContextParams::default()).unwrap();
+    let text = tokens("And it came to pass");
+    let alone = greedy(&mut context, &text, 20);
+    context.kv_clear().unwrap();
+    context.set_threads(2, 2, ThreadWait::Sleep).unwrap();
+    let before = sleeps();
+    assert_eq!(greedy(&mut context, &text, 20), alone);
+    // On a quiet machine, a thread that spins waits for the next token without a sleep.
+    let slept = sleeps() - before;
+    assert!(slept >= 19, "only {slept} sleeps");
 }
 
 #[test]

@@ -22,8 +22,13 @@ pub(crate) use self::pace::Pacer;
 const BESIDE_GPUS: u32 = 4;
 
 /// A number of threads is acceptable if its time per token is at most this multiple of the fastest time. Among
-/// acceptable numbers, the largest is preferred, because deeper contexts will need the threads.
+/// acceptable numbers, the largest with a free core for each thread is preferred, because deeper contexts will need the
+/// threads.
 const TOLERANCE: f64 = 1.1;
+
+/// The same multiple for the number with a free core for each thread, beside larger numbers. Beside other work these are
+/// measured for a longer time.
+const CLOSE: f64 = 1.05;
 
 /// The initial threads of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -110,11 +115,16 @@ fn ladder(most: u32) -> Vec<u32> {
     rungs
 }
 
-/// The largest number of threads with which a token takes at most a tenth longer than with the fastest number; `None`
-/// without measurements.
-fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<(u32, f64)> {
-    let fastest = speeds.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
-    speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).max_by_key(|(threads, _)| *threads)
+/// Chooses the largest acceptable number of threads for which cores are `free`. But if a larger number is faster than
+/// that by a twentieth, chooses the fastest. `None` without measurements.
+fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone, free: u32) -> Option<(u32, f64)> {
+    let by_speed = |a: &(u32, f64), b: &(u32, f64)| a.1.total_cmp(&b.1);
+    let fitting = speeds.clone().filter(|&(threads, _)| threads <= free);
+    let fastest = fitting.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
+    let acceptable = fitting.filter(|(_, speed)| speed * TOLERANCE >= fastest);
+    let chosen = acceptable.max_by_key(|(threads, _)| *threads);
+    let beyond = speeds.filter(|&(threads, _)| threads > free).max_by(by_speed);
+    beyond.filter(|beyond| chosen.is_none_or(|chosen| beyond.1 > CLOSE * chosen.1)).or(chosen)
 }
 
 #[cfg(test)]
@@ -132,12 +142,23 @@ mod tests {
 
     #[test]
     fn more_threads_are_kept_unless_fewer_are_clearly_faster() {
-        let chosen = |speeds: &[(u32, f64)]| Some(choose(speeds.iter().copied())?.0);
+        let chosen = |speeds: &[(u32, f64)]| Some(choose(speeds.iter().copied(), 8)?.0);
         assert_eq!(chosen(&[(2, 2600.0), (1, 1700.0)]), Some(2));
         assert_eq!(chosen(&[(2, 1000.0), (1, 1090.0)]), Some(2));
         assert_eq!(chosen(&[(2, 1000.0), (1, 1110.0)]), Some(1));
         assert_eq!(chosen(&[(2, 33.0), (1, 1065.0)]), Some(1));
         assert_eq!(chosen(&[(8, 90.0), (7, 100.0), (4, 99.0), (1, 30.0)]), Some(7));
         assert_eq!(chosen(&[]), None);
+    }
+
+    #[test]
+    fn more_threads_than_free_cores_are_chosen_only_if_they_are_clearly_faster() {
+        let chosen = |speeds: &[(u32, f64)], free| Some(choose(speeds.iter().copied(), free)?.0);
+        assert_eq!(chosen(&[(2, 1040.0), (1, 1000.0)], 1), Some(1));
+        assert_eq!(chosen(&[(2, 1060.0), (1, 1000.0)], 1), Some(2));
+        let flat = [(16, 100.0), (15, 99.0), (8, 98.0), (4, 97.0)];
+        assert_eq!([16, 15, 8, 6].map(|free| chosen(&flat, free)), [16, 15, 8, 4].map(Some));
+        assert_eq!(chosen(&[(16, 200.0), (15, 195.0), (8, 100.0)], 8), Some(16));
+        assert_eq!(chosen(&[(16, 90.0), (8, 100.0)], 4), Some(8), "no number with a free core for each was measured");
     }
 }

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::raw;
 use crate::safe::call::{self, Error, Failure};
-use crate::safe::device::{Threadpools, registry};
+use crate::safe::device::{ThreadWait, Threadpools, registry};
 use crate::safe::model::{LoraAdapter, Model, Pooling, Vocab};
 use params::check_threads;
 
@@ -76,6 +76,7 @@ pub struct Context {
     /// The threads that compute for this context. The context's backend refers to them, so they are freed after the
     /// context.
     threadpools: Threadpools,
+    thread_wait: ThreadWait,
     /// How often the cache of experts was used, if there is such a cache. llama.cpp writes here while it computes.
     moe_counts: Option<Box<UnsafeCell<raw::shim_moe_counts>>>,
     /// Whether a control vector was ever set. Its memory is never freed before the context.
@@ -183,6 +184,7 @@ impl Context {
             rows: params.rows,
             lora: Vec::new(),
             threadpools: Threadpools::default(),
+            thread_wait: ThreadWait::default(),
             moe_counts: (params.moe_cache_size > 0)
                 .then(|| Box::new(UnsafeCell::new(raw::shim_moe_counts { ctx: context, hits: 0, misses: 0 }))),
             control_vector: false,
@@ -214,7 +216,8 @@ impl Context {
     /// starts new threads for each graph.
     fn attach_threads(&mut self) -> Result<(), Failure> {
         let (one, several) = self.threads();
-        let (one, several) = (self.threadpools.get(one)?, self.threadpools.get(several)?);
+        let wait = self.thread_wait;
+        let (one, several) = (self.threadpools.get(one, wait)?, self.threadpools.get(several, wait)?);
         if !one.is_null() {
             // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both pools outlive it.
             unsafe { raw::llama_attach_threadpool(self.as_ptr(), one, several) };
@@ -347,19 +350,20 @@ impl Context {
         (one.unsigned_abs(), several.unsigned_abs())
     }
 
-    /// Sets the numbers of threads for a graph of one token, and for a graph of several tokens. They apply from the
-    /// next computation on (llama-context.cpp, `graph_compute`). It costs nothing to set the current numbers again.
+    /// Sets the numbers of threads for a graph of one token, and for a graph of several tokens, and how these threads
+    /// wait for each other (OpenMP's threads always wait as OpenMP's runtime decides). This applies from the next computation on (llama-context.cpp, `graph_compute`). It costs nothing to set the current values again.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for 0 threads, or more than ggml supports. [`Error::Call`] if the system cannot
     /// start more threads.
-    pub fn set_threads(&mut self, one: u32, several: u32) -> Result<(), Error> {
+    pub fn set_threads(&mut self, one: u32, several: u32, wait: ThreadWait) -> Result<(), Error> {
         for (name, threads) in [("n_threads", one), ("n_threads_batch", several)] {
             check_threads(name, threads)?;
         }
         // llama.cpp logs a line at each call.
-        if self.threads() != (one, several) {
+        if self.threads() != (one, several) || self.thread_wait != wait {
+            self.thread_wait = wait;
             // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both numbers are above 0 and
             // within ggml's limit.
             unsafe { raw::llama_set_n_threads(self.as_ptr(), one as i32, several as i32) };

@@ -16,7 +16,7 @@ pub use backend::Backend;
 #[cfg(feature = "prebuilt-runtime")]
 pub use backend::shortcomings;
 pub(crate) use threadpool::Threadpools;
-pub use threadpool::attach_threads;
+pub use threadpool::{ThreadWait, attach_threads};
 
 /// A handle to a device in ggml's registry. Registered devices live until the process ends.
 #[derive(Clone, PartialEq, Eq, Hash)]

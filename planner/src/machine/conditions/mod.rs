@@ -23,6 +23,8 @@ const MIN_WAITED: u32 = 8;
 /// A figure counts as disturbed if other processes used at least this percentage of one core. Over a quarter of a
 /// second the counters may be wrong by 15 percentage points.
 const MIN_OTHERS: u32 = 40;
+/// A core is free unless other processes use at least this percentage of it.
+const MIN_TAKEN: u32 = 80;
 /// A figure counts as disturbed if the hypervisor gave at least this percentage of the cores' time to other machines.
 const MIN_STEAL: u32 = 5;
 /// A figure counts as disturbed if a CPU quota stopped this process for at least this percentage of the time.
@@ -231,20 +233,14 @@ impl ConditionsWatch {
     pub fn after(&self, took: Duration) -> RateConditions {
         let tree = Tree(&self.root);
         let (first, last) = (&self.first, Counters::read(tree));
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Returns the percentage of the elapsed time.
-        let share = |micros_of: u64| u32::try_from(micros_of.saturating_mul(100) / micros).unwrap_or(u32::MAX);
-        let gone = |first: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(first?));
-        let ticks = |ticks: u64| ticks.saturating_mul(1_000_000 / TICKS_PER_SECOND);
-        let busy = gone(first.busy, last.busy);
-        let others = busy.zip(gone(first.own, last.own)).map(|(all, own)| share(ticks(all.saturating_sub(own))));
+        let share = |micros_of: u64| percentage(micros_of, took);
         let cores = u32::try_from(last.cores.max(1)).unwrap_or(u32::MAX);
         RateConditions {
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             pressure_before: self.before.cpu_pressure.map(|percent| percent as u32),
             run_queue_before: self.run_queue,
             waited: gone(first.waited_ns, last.waited_ns).map(|ns| share(ns / 1000)),
-            others,
+            others: others(first, &last, took),
             steal: gone(first.steal, last.steal).map(|steal| share(ticks(steal)) / cores),
             throttled: gone(first.throttled_us, last.throttled_us).map(share),
             overheated: gone(first.overheated, last.overheated).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
@@ -253,6 +249,60 @@ impl ConditionsWatch {
             throttle: Vec::new(),
         }
     }
+
+    /// The number of this computer's logical processors that other processes left free, if `took` passed since the start
+    /// or since the last call. A processor counts as used if other processes used at least 80 % of it. `None` if the
+    /// system does not report it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{fs, time::Duration};
+    ///
+    /// use autoplace_planner::machine::ConditionsWatch;
+    ///
+    /// let root = tempfile::tempdir()?;
+    /// fs::create_dir_all(root.path().join("proc/self"))?;
+    /// // 100 ticks are a second. The process `7` has used two seconds of two processors.
+    /// let write = |busy: u32| fs::write(root.path().join("proc/stat"), format!("cpu {busy} 0 0 0 0 0 0 0\ncpu0\ncpu1\n"));
+    /// fs::write(root.path().join("proc/self/stat"), "7 (name) R 0 0 0 0 0 0 0 0 0 0 200 0")?;
+    /// write(1000)?;
+    /// let mut watch = ConditionsWatch::begin_under(root.path());
+    /// // Another process uses one of them for a second, and then none.
+    /// write(1100)?;
+    /// assert_eq!(watch.free_cores(Duration::from_secs(1)), Some(1));
+    /// assert_eq!(watch.free_cores(Duration::from_secs(1)), Some(2));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn free_cores(&mut self, took: Duration) -> Option<u32> {
+        let last = Counters::read(Tree(&self.root));
+        let others = others(&self.first, &last, took);
+        self.first = last;
+        let used = others?.saturating_add(100 - MIN_TAKEN) / 100;
+        Some(u32::try_from(last.cores).unwrap_or(u32::MAX).saturating_sub(used))
+    }
+}
+
+/// The percentage of the elapsed time.
+fn percentage(micros: u64, elapsed: Duration) -> u32 {
+    let elapsed = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
+    u32::try_from(micros.saturating_mul(100) / elapsed).unwrap_or(u32::MAX)
+}
+
+/// By how much a counter has grown.
+fn gone(first: Option<u64>, last: Option<u64>) -> Option<u64> {
+    Some(last?.saturating_sub(first?))
+}
+
+/// Microseconds of so many ticks.
+fn ticks(ticks: u64) -> u64 {
+    ticks.saturating_mul(1_000_000 / TICKS_PER_SECOND)
+}
+
+/// The cores' time that other processes used: 100 is one core.
+fn others(first: &Counters, last: &Counters, took: Duration) -> Option<u32> {
+    let all = gone(first.busy, last.busy)?;
+    Some(percentage(ticks(all.saturating_sub(gone(first.own, last.own)?)), took))
 }
 
 /// Running totals, in the units of the files that they were read from.

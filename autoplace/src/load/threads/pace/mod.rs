@@ -22,8 +22,10 @@ mod window;
 
 use std::time::{Duration, Instant};
 
-use self::company::{Company, Watch};
-use self::trial::Trial;
+use llama_sys::ThreadWait;
+
+use self::company::{Company, Looks, Watch};
+use self::trial::{Rungs, Trial};
 use self::window::{Size, size_of};
 use super::{ThreadBasis, Threads, choose, ladder};
 use crate::machine::ConditionsWatch;
@@ -62,6 +64,10 @@ pub(crate) struct Pacer {
     company: Company,
     /// Watches for other work during the first window of each size.
     watch: Watch,
+    /// Looks how many cores other work leaves free.
+    looks: Looks,
+    /// The [rung of the free cores](Self::free_rung) at the last trial.
+    tried_for: usize,
     /// When the last batch ended.
     last_end: Option<Instant>,
     /// What is known about the steps of each size.
@@ -126,6 +132,9 @@ impl Pacer {
         }
         let is_pause = self.last_end.is_some_and(|end| now.saturating_duration_since(end) >= PAUSE);
         let is_new = matches!(self.company, Company::Unwatched);
+        if is_pause {
+            self.looks.saw(None, now);
+        }
         if !generates && (is_new || is_pause) {
             self.company = Company::Prompt(ConditionsWatch::begin());
         } else if is_new {
@@ -138,15 +147,21 @@ impl Pacer {
     /// Called after each batch, which ended `now`.
     pub(crate) fn ends(&mut self, now: Instant) {
         self.last_end = Some(now);
+        if self.rungs.len() >= 2 {
+            self.looks.look(now);
+        }
     }
 
     /// Chooses the number of threads of the first step after a prompt.
     fn start(&mut self, now: Instant) {
         let Company::Prompt(watch) = std::mem::take(&mut self.company) else { return };
         let seen = watch.so_far();
-        let start = self.rung_beside(seen.delayed_by().unwrap_or(0));
+        let cores = self.rungs[0];
+        let free = cores.saturating_sub(seen.delayed_by().unwrap_or(0));
+        let start = self.rung_of(free);
         if start > 0 {
             self.company = Company::Possible;
+            self.looks.saw(Some(free), now);
             // If earlier trials chose even fewer threads, the next trial decides.
             if self.at <= start {
                 self.begin_anew(start);
@@ -162,20 +177,33 @@ impl Pacer {
         }
     }
 
-    /// The rung with as many threads as there are cores without other work, if `others` threads of other work need a
-    /// core each. At least half of the threads: a fair share beside a program that uses all cores.
-    fn rung_beside(&self, others: u32) -> usize {
-        let cores = self.rungs[0];
-        let half = self.rungs.iter().rposition(|&rung| 2 * rung >= cores).unwrap_or(0);
-        let free = self.rungs.iter().position(|&rung| rung + others <= cores);
-        free.map_or(half, |free| free.min(half))
+    /// The rung with at most as many threads as cores are `free`, but with at least half of the threads: a fair share
+    /// beside a program that uses all cores.
+    fn rung_of(&self, free: u32) -> usize {
+        let half = self.rungs.iter().rposition(|&rung| 2 * rung >= self.rungs[0]).unwrap_or(0);
+        let rung = self.rungs.iter().position(|&rung| rung <= free);
+        rung.map_or(half, |rung| rung.min(half))
+    }
+
+    /// The rung of the cores that other work leaves free; 0 if other work leaves enough cores, or if that is unknown.
+    fn free_rung(&self) -> usize {
+        self.looks.free().map_or(0, |free| self.rung_of(free))
     }
 
     /// The number of threads for a step that generates `tokens` tokens; for a step that is not measured, `tokens` is
     /// `None`.
     pub(crate) fn threads(&self, tokens: Option<usize>) -> u32 {
+        self.rungs[self.rung(tokens)]
+    }
+
+    /// How the threads of that step wait for each other.
+    pub(crate) fn wait(&self, tokens: Option<usize>) -> ThreadWait {
+        if self.rung(tokens) < self.free_rung() { ThreadWait::Sleep } else { ThreadWait::Spin }
+    }
+
+    fn rung(&self, tokens: Option<usize>) -> usize {
         let is_measured = |trial: &&Trial| tokens.is_some_and(|tokens| size_of(tokens) == trial.size);
-        self.rungs[self.trial.as_ref().filter(is_measured).map_or(self.at, |trial| trial.rung)]
+        self.trial.as_ref().filter(is_measured).map_or(self.at, |trial| trial.rung)
     }
 
     pub(crate) fn prompt(&self) -> u32 {
@@ -231,11 +259,12 @@ impl Pacer {
         if self.sizes.len() <= size {
             self.sizes.resize_with(size + 1, Size::default);
         }
+        let is_beside_others = self.at < self.free_rung();
         let known = &mut self.sizes[size];
         if !known.is_known() && matches!(known.company, Company::Unwatched) {
             known.company = (self.watch.0)();
         }
-        if let Some(seen) = known.step(took) {
+        if let Some(seen) = known.step(took, is_beside_others) {
             self.judge(size, seen, now);
         }
         None
@@ -244,6 +273,7 @@ impl Pacer {
     /// After a window with the chosen number of threads, decides whether to try other numbers.
     fn judge(&mut self, size: usize, seen: f64, now: Instant) {
         let is_first = !self.has_tried;
+        let free = self.free_rung();
         let known = &mut self.sizes[size];
         // The first call is the one after the first window.
         let is_doubtful = known.is_doubtful();
@@ -251,26 +281,31 @@ impl Pacer {
             let is_put_off = self.company.is_absent() && self.generated < QUIET_START;
             !is_put_off || known.is_slow()
         } else {
-            let is_doubt_due = is_doubtful && is_due(self.next_doubt, now);
+            // Other work has come since the last trial, and takes cores from these threads.
+            let is_crowded = self.at < free && free != self.tried_for;
+            let is_doubt_due = (is_doubtful || is_crowded) && is_due(self.next_doubt, now);
             let is_wanted = self.at > 0 || known.is_slow() || is_doubt_due;
             let is_early = self.at > 0 && known.is_fast() && is_due(self.next_if_fast, now);
             is_early || (is_wanted && is_due(self.next_trial, now))
         };
-        if begins && self.trial.is_none() {
-            self.has_tried = true;
+        // If the text began with fewer threads, a trial of more threads is put off.
+        let rung = if self.at == 0 || is_first { self.at + 1 } else { 0 };
+        if begins && rung < self.rungs.len() && self.trial.is_none() {
             let is_precaution = is_first || (self.at == 0 && !known.is_slow());
+            let seen = known.before_trial(seen, free > 0);
             known.trial_begins(seen);
-            // If the text began with fewer threads, a trial of more threads is put off.
-            let rung = if is_first { self.at + 1 } else { usize::from(self.at == 0) };
-            let is_any = rung < self.rungs.len();
-            self.trial = is_any.then(|| Trial::new((self.at, self.rungs.len()), rung, size, seen, is_precaution, now));
+            let rungs = Rungs { at: self.at, free, all: self.rungs.len() };
+            self.trial = Some(Trial::new(rungs, rung, size, seen, is_precaution, now));
+            self.tried_for = free;
         }
+        self.has_tried |= begins;
     }
 
     /// Chooses the number of threads after a trial whose last step generated `tokens` tokens.
     fn decide(&mut self, trial: &Trial, tokens: usize, now: Instant) -> Option<GeneratingThreads> {
         let speeds = trial.seen.iter().map(|&(rung, seconds)| (self.rungs[rung], 1.0 / seconds));
-        let (threads, speed) = choose(speeds)?;
+        let free = self.free_rung();
+        let (threads, speed) = choose(speeds, self.rungs[free])?;
         let before = trial.before();
         let at = self.rungs.iter().position(|&rung| rung == threads)?;
         let (is_change, is_more) = (at != self.at, at < self.at);
@@ -287,7 +322,8 @@ impl Pacer {
         }
         self.overdue = (0, Duration::ZERO);
         if !is_change {
-            self.sizes[trial.size].keep(before);
+            let fewer = trial.seen.iter().filter(|&&(rung, _)| rung > at).map(|&(_, seconds)| seconds);
+            self.sizes[trial.size].keep(before, fewer.reduce(f64::min).filter(|_| at < free));
             return None;
         }
         // Steps of other sizes were not measured. Their times are assumed to change by the same factor.
@@ -318,7 +354,9 @@ impl Pacer {
     fn begin_anew(&mut self, at: usize) {
         let (prompt, rungs) = (self.prompt, std::mem::take(&mut self.rungs));
         let (company, watch, last_end) = (std::mem::take(&mut self.company), self.watch, self.last_end);
-        *self = Self { prompt, rungs, at, company, watch, last_end, ..Self::default() };
+        let looks = std::mem::take(&mut self.looks);
+        *self = Self { prompt, rungs, at, company, watch, looks, last_end, ..Self::default() };
+        self.tried_for = if at > 0 { self.free_rung() } else { 0 };
     }
 }
 

@@ -62,7 +62,8 @@ impl Rig {
         let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
         // The result must not depend on the present load of this machine.
-        let pacer = Pacer { company: Company::Possible, watch: BESIDE_OTHERS, ..Pacer::new(&chosen) };
+        let (company, looks) = (Company::Possible, Looks::Told(None));
+        let pacer = Pacer { company, watch: BESIDE_OTHERS, looks, ..Pacer::new(&chosen) };
         let (origin, clock) = (Instant::now(), Duration::ZERO);
         Self { pacer, changes: Vec::new(), last: None, steps, origin, clock, done: 0, cost: 0 }
     }
@@ -130,6 +131,11 @@ impl Rig {
         self.pacer.watch = BESIDE_OTHERS;
         let undecided = self.pacer.sizes.iter_mut().filter(|size| !size.is_known());
         undecided.for_each(|size| size.company = Company::Possible);
+    }
+
+    /// Other work leaves this number of cores free from now on, or the system does not report it.
+    fn free(&mut self, cores: Option<u32>) {
+        self.pacer.looks = Looks::Told(cores);
     }
 
     /// Goes on until the next trial begins. If none begins, there will be none.
@@ -522,6 +528,7 @@ fn a_text_whose_prompt_waited_for_cores_tries_fewer_threads_at_once() {
 #[test]
 fn more_threads_that_were_fast_by_chance_are_taken_back() {
     let mut rig = after_a_prompt(Rig::cores(2), 2, 1000);
+    rig.free(None);
     // Gemma 3 beside two busy loops: after a while with one thread, two threads are fast for 300 ms.
     let mut with_two = 0;
     let machine = |threads: u32| {
@@ -536,6 +543,108 @@ fn more_threads_that_were_fast_by_chance_are_taken_back() {
     assert_eq!(changes[..2], [(1, 2), (2, 1)]);
     let lost = rig.steps[2] * 7_000_000;
     assert!(lost < seconds(4).as_nanos() as u64, "{lost} ns, {changes:?}");
+}
+
+/// Gemma 3 beside two busy loops: one thread, and two threads in the windows in which they are fast by chance.
+const ONE_BESIDE_LOOPS: u64 = 19_000_000;
+const TWO_BY_CHANCE: u64 = 14_000_000;
+
+#[test]
+fn more_threads_than_free_cores_are_tried_at_length() {
+    let mut rig = Rig::cores(2);
+    rig.free(Some(0));
+    // The rig also asks for the time with one thread in each step of a trial.
+    let (mut with_two, mut with_one) = (0, 0);
+    let machine = |threads: u32| {
+        with_one = if threads == 1 { with_one + 1 } else { 0 };
+        match threads {
+            1 => {
+                with_two = if with_one > 1 { 0 } else { with_two };
+                ONE_BESIDE_LOOPS
+            }
+            _ => {
+                with_two += 1;
+                // 300 ms.
+                if with_two < 22 { TWO_BY_CHANCE } else { 35_000_000 }
+            }
+        }
+    };
+    assert_eq!(rig.go(seconds(1), |threads| if threads == 1 { ONE_BESIDE_LOOPS } else { 35_000_000 }), [(2, 1)]);
+    let before = rig.steps[2];
+    assert_eq!(rig.go(seconds(60), machine), []);
+    // Each trial goes on until the slow steps outweigh the fast ones.
+    assert!(rig.steps[2] - before > 5 * 22, "{}", rig.steps[2] - before);
+}
+
+#[test]
+fn more_threads_than_free_cores_are_used_while_they_are_faster_on_average() {
+    let mut rig = Rig::cores(2);
+    rig.free(Some(1));
+    let crowded = |threads: u32| if threads == 1 { quiet(1) } else { 2 * quiet(1) };
+    assert_eq!(rig.go(seconds(20), crowded), [(2, 1)]);
+    assert_eq!(rig.pacer.wait(Some(1)), ThreadWait::Spin);
+    // The other programs have the lowest priority now, so they take no time from this one.
+    assert_eq!(rig.go(MAX_WAIT_OF_FEWER + seconds(2), quiet), [(1, 2)]);
+    assert_eq!(rig.go(seconds(60), quiet), []);
+    assert_eq!(rig.pacer.wait(Some(1)), ThreadWait::Sleep);
+    // Now each second window is slow: never two in a row, but the average is slower than with one thread.
+    let mut clock = 0;
+    let alternating = |threads: u32| {
+        let took = match (threads, clock / 100_000_000 % 2) {
+            (1, _) => quiet(1),
+            (_, 0) => quiet(2),
+            _ => 3 * quiet(1),
+        };
+        clock += took;
+        took
+    };
+    assert_eq!(rig.go(seconds(5), alternating), [(2, 1)]);
+}
+
+#[test]
+fn other_work_that_takes_cores_is_noticed_although_the_steps_become_little_slower() {
+    let mut rig = Rig::cores(2);
+    rig.be_alone();
+    rig.free(Some(2));
+    assert_eq!(rig.go(seconds(5), quiet), []);
+    let beside = |threads: u32| if threads == 1 { quiet(1) * 9 / 10 } else { quiet(2) * 14 / 10 };
+    assert_eq!(rig.go(seconds(5), beside), [], "nobody has looked");
+    rig.free(Some(1));
+    assert_eq!(rig.go(seconds(1), beside), [(2, 1)]);
+    // A tenth is enough for a number of threads for which cores are free.
+    let mut rig = Rig::cores(2);
+    rig.be_alone();
+    rig.free(Some(1));
+    assert_eq!(rig.go(seconds(5), |threads| if threads == 1 { 105 } else { 100 } * 4_000), [(2, 1)]);
+}
+
+#[test]
+fn each_second_a_look_counts_the_cores_that_other_work_leaves_free() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/self")).unwrap();
+    let write = |busy: u32, own: u32| {
+        let cores = "cpu0\ncpu1\ncpu2\ncpu3\n";
+        fs::write(root.path().join("proc/stat"), format!("cpu {busy} 0 0 0 0 0 0 0\n{cores}")).unwrap();
+        fs::write(root.path().join("proc/self/stat"), format!("7 (name) R 0 0 0 0 0 0 0 0 0 0 {own} 0")).unwrap();
+    };
+    write(1000, 0);
+    let begin = Instant::now();
+    let mut looks = Looks::Watching(ConditionsWatch::begin_under(root.path()), begin, None);
+    let mut free = |milliseconds: u64, busy: u32, own: u32| {
+        write(busy, own);
+        looks.look(begin + Duration::from_millis(milliseconds));
+        looks.free()
+    };
+    assert_eq!(free(500, 1100, 100), None, "the first look is not over");
+    // 290 of 390 hundredths of a second are this process's own.
+    assert_eq!(free(1000, 1390, 290), Some(3));
+    assert_eq!(free(1900, 1390, 290), Some(3));
+    // 150 of 350, in two seconds.
+    assert_eq!(free(3000, 1740, 440), Some(3));
+    assert_eq!(free(4000, 1800, 500), Some(4), "no other process ran");
+    // 79 hundredths of a core are no core.
+    assert_eq!(free(5000, 1979, 600), Some(4));
+    assert_eq!(free(6000, 2159, 700), Some(3));
 }
 
 #[test]
@@ -567,9 +676,11 @@ proptest! {
     #[test]
     fn changes_are_bounded(
         cores in 1u32..20,
+        free in free_cores(),
         takes in prop::collection::vec((prop::collection::vec(100_000u64..200_000_000, 20), 1u64..60), 1..12),
     ) {
         let mut rig = Rig::cores(cores);
+        rig.free(free);
         let rungs = ladder(cores);
         for (nanoseconds, time) in &takes {
             let changes = rig.go(seconds(*time), |threads| nanoseconds[threads as usize]);
@@ -584,11 +695,12 @@ proptest! {
     #[test]
     fn the_return_to_all_threads_is_bounded(
         cores in 2u32..4,
-        history in prop::collection::vec((machines(), works(), 1u64..40), 1..6),
+        history in prop::collection::vec((machines(), works(), free_cores(), 1u64..40), 1..6),
         (nanoseconds, parts) in (1_500_000u64..2_500_000, works()),
     ) {
         let mut rig = Rig::cores(cores);
-        for (machine, parts, time) in &history {
+        for (machine, parts, free, time) in &history {
+            rig.free(*free);
             rig.serve(seconds(*time), parts, |threads, tokens| machine[threads as usize] * (4 + tokens as u64));
         }
         let free = |threads: u32, tokens: usize| nanoseconds * (4 + tokens as u64) * u64::from(12 / threads) / 3;
@@ -605,7 +717,7 @@ proptest! {
         cores in 2u32..4,
         nanoseconds in 1_500_000u64..2_500_000,
         history in prop::collection::vec((works(), 1u64..40), 0..6),
-        (slower, parts) in (12u64..20, works()),
+        (slower, parts, seen) in (12u64..20, works(), free_cores()),
     ) {
         let mut rig = Rig::cores(cores);
         rig.be_alone();
@@ -614,6 +726,7 @@ proptest! {
             prop_assert_eq!(rig.serve(seconds(*time), parts, free), []);
         }
         rig.company_comes();
+        rig.free(seen);
         let busy = |threads: u32, tokens: usize| free(threads, tokens) * if threads == 1 { 2 } else { slower };
         // After the longest pause there are two windows and a trial, in which all sizes of steps take their turns.
         rig.serve(MAX_WAIT + seconds(200), &parts, busy);
@@ -625,9 +738,10 @@ proptest! {
     fn trials_cost_at_most_a_tenth_of_the_time(
         cores in 2u32..9,
         machine in prop::collection::vec(1_000_000u64..2_000_000_000, 9),
-        parts in works(),
+        (parts, free) in (works(), free_cores()),
     ) {
         let mut rig = Rig::cores(cores);
+        rig.free(free);
         let machine = |threads: u32, tokens: usize| machine[threads as usize] * (4 + size_of(tokens) as u64) / 8;
         // The cost of a trial is repaid by the pause after it.
         rig.serve(seconds(200), &parts, machine);
@@ -643,6 +757,11 @@ proptest! {
 /// The nanoseconds of a step with each number of threads, for four tokens.
 fn machines() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(100_000u64..8_000_000, 5)
+}
+
+/// The number of cores that other work leaves free, right or wrong.
+fn free_cores() -> impl Strategy<Value = Option<u32>> {
+    prop::option::of(0u32..10)
 }
 
 /// The work of a server: at least one part is measured.

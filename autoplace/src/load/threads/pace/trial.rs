@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::CLOSE;
 use super::window::{FEW_STEPS, Window};
 
 /// The number of windows in which a larger number of threads is measured. While other programs run, a single window may
 /// be fast by chance.
 const WINDOWS_OF_MORE: u32 = 2;
+/// The number of windows in which a number of threads is measured that is larger than the number of free cores. Such
+/// threads may be fast for a while, because threads that have slept run before the other work. If they are not clearly
+/// faster, the measurement ends after a window.
+const WINDOWS_BESIDE: u32 = 5;
 /// If a number of threads takes at least this multiple of the fastest time, it is not measured further.
 const HOPELESS: f64 = 2.0;
 /// If a larger number of threads takes at least this multiple of the fastest time in a single step, it is not measured
@@ -18,15 +23,24 @@ const HOPELESS_STEP: f64 = 8.0;
 const MAX_GAP: Duration = Duration::from_secs(30);
 const MAX_OTHER_STEPS: u32 = 32;
 
+/// The rungs when a trial begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rungs {
+    /// The present rung.
+    pub(super) at: usize,
+    /// The rung of the free cores.
+    pub(super) free: usize,
+    /// The number of rungs.
+    pub(super) all: usize,
+}
+
 /// A trial of other numbers of threads, one after the other.
 #[derive(Debug)]
 pub(super) struct Trial {
     /// The size of the steps that are measured. Steps of other sizes are computed with the present threads meanwhile.
     pub(super) size: usize,
     pub(super) rung: usize,
-    /// The number of rungs, and the present rung.
-    rungs: usize,
-    at: usize,
+    rungs: Rungs,
     /// The rungs that were measured, with their seconds per step. The first entry is the present rung, measured in the
     /// window before the trial.
     pub(super) seen: Vec<(usize, f64)>,
@@ -43,18 +57,11 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Begins a trial of `rung` and of the other rungs after it. The window before it was at the rung `at`, ended
+    /// Begins a trial of `rung` and of the other rungs after it. The window before it was at the present rung, ended
     /// `now`, and had `before` seconds per step.
-    pub(super) fn new(
-        (at, rungs): (usize, usize),
-        rung: usize,
-        size: usize,
-        before: f64,
-        is_precaution: bool,
-        now: Instant,
-    ) -> Self {
-        let (seen, window) = (vec![(at, before)], Window::default());
-        Self { size, rung, rungs, at, seen, window, last: now, others: 0, cost: 0.0, is_precaution }
+    pub(super) fn new(rungs: Rungs, rung: usize, size: usize, before: f64, is_precaution: bool, now: Instant) -> Self {
+        let (seen, window) = (vec![(rungs.at, before)], Window::default());
+        Self { size, rung, rungs, seen, window, last: now, others: 0, cost: 0.0, is_precaution }
     }
 
     fn fastest(&self) -> f64 {
@@ -91,19 +98,26 @@ impl Trial {
         (self.last, self.others) = (now, 0);
         self.window.add(took);
         let (steps, seconds) = (self.window.steps, self.window.seconds());
-        let is_fewer = self.rung > self.at;
+        let Rungs { at, free, all } = self.rungs;
+        let is_fewer = self.rung > at;
         let times = seconds / self.fastest();
         let is_hopeless = (steps >= FEW_STEPS && times > HOPELESS) || (!is_fewer && times > HOPELESS_STEP);
-        if !is_hopeless && !self.window.is_full(if is_fewer { 1 } else { WINDOWS_OF_MORE }) {
+        let windows = match self.rung {
+            rung if rung > at => 1,
+            rung if rung < free && seconds * CLOSE > self.before() => 1,
+            rung if rung < free => WINDOWS_BESIDE,
+            _ => WINDOWS_OF_MORE,
+        };
+        if !is_hopeless && !self.window.is_full(windows) {
             return false;
         }
         self.cost += self.excess(self.window);
         self.window = Window::default();
         self.seen.push((self.rung, seconds));
         self.rung += 1;
-        if self.rung == self.at {
+        if self.rung == at {
             self.rung += 1;
         }
-        self.rung >= self.rungs || (is_fewer && is_hopeless)
+        self.rung >= all || (is_fewer && is_hopeless)
     }
 }

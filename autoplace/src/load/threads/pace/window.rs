@@ -22,6 +22,8 @@ const PATIENCE: u32 = 2;
 const CONFIRMED: u32 = 10;
 /// The weight of a new window in the usual time, which is a running mean: steps become slower as the context grows.
 const NEWEST: f64 = 1.0 / 8.0;
+/// The weight of a new window in the mean that is compared with the time with fewer threads.
+const NEWEST_WITH_MORE: f64 = 1.0 / 4.0;
 /// The weight of a slow window after a trial that found no better number. The weight is small because the trial itself
 /// may have shared its core with another program.
 const BELIEF: f64 = 1.0 / 4.0;
@@ -66,6 +68,8 @@ pub(super) struct Size {
     /// Seconds per step with fewer threads, if the last trial chose more threads instead. Beside other work, the
     /// windows of a trial may be fast by chance, so later windows are compared with this time.
     pub(super) with_fewer: Option<f64>,
+    /// The running mean of the windows since that trial.
+    with_more: Option<f64>,
     /// The number of windows in a row that are not slow.
     fit_windows: u32,
 }
@@ -77,18 +81,23 @@ pub(super) fn size_of(tokens: usize) -> usize {
 }
 
 impl Size {
-    /// Records a step. Returns the seconds per step of the window that the step completes.
-    pub(super) fn step(&mut self, took: Duration) -> Option<f64> {
+    /// Records a step. Returns the seconds per step of the window that the step completes. `is_beside_others` is true if
+    /// there are more threads than free cores.
+    pub(super) fn step(&mut self, took: Duration, is_beside_others: bool) -> Option<f64> {
         self.window.add(took);
         if !self.window.is_full(1) {
             return None;
         }
         let seen = std::mem::take(&mut self.window).seconds();
-        let is_slow = self.usual.is_some_and(|usual| seen > SLOW * usual)
-            || self.with_fewer.is_some_and(|with_fewer| seen > TOLERANCE * with_fewer);
+        let is_slower_than_fewer = self.with_fewer.is_some_and(|with_fewer| {
+            let with_more = self.with_more.unwrap_or(seen);
+            let with_more = *self.with_more.insert(with_more + (seen - with_more) * NEWEST_WITH_MORE);
+            with_more > with_fewer * if is_beside_others { 1.0 } else { TOLERANCE }
+        });
+        let is_slow = is_slower_than_fewer || self.usual.is_some_and(|usual| seen > SLOW * usual);
         self.slow_windows = if is_slow { self.slow_windows + 1 } else { 0 };
         self.fit_windows = if is_slow { 0 } else { self.fit_windows + 1 };
-        if self.fit_windows >= CONFIRMED {
+        if self.fit_windows >= CONFIRMED && !is_beside_others {
             self.with_fewer = None;
         }
         if !is_slow {
@@ -121,16 +130,24 @@ impl Size {
         self.fast_windows >= PATIENCE
     }
 
+    /// The seconds per step that a trial is compared with, after a window of `seen` seconds per step. Beside other work,
+    /// a single window may be slow by chance, so a running mean is taken.
+    pub(super) fn before_trial(&self, seen: f64, is_beside_others: bool) -> f64 {
+        let mean = if self.with_fewer.is_some() { self.with_more } else { self.usual };
+        mean.filter(|_| is_beside_others && (self.with_fewer.is_some() || !self.is_slow())).unwrap_or(seen)
+    }
+
     /// Records that a trial begins, after a window of `seen` seconds per step.
     pub(super) fn trial_begins(&mut self, seen: f64) {
         (self.slow_windows, self.fast_windows, self.at_trial) = (0, 0, Some(seen));
     }
 
-    /// Records that a trial found no better number of threads. Before the trial, a step took `before` seconds.
-    pub(super) fn keep(&mut self, before: f64) {
+    /// Records that a trial found no better number of threads. Before the trial, a step took `before` seconds. If there
+    /// are more threads than free cores, a step with fewer threads took `with_fewer` seconds in the trial.
+    pub(super) fn keep(&mut self, before: f64, with_fewer: Option<f64>) {
         let usual = self.usual.unwrap_or(before);
         self.usual = Some(usual + (before - usual) * BELIEF);
-        self.with_fewer = None;
+        (self.with_fewer, self.with_more) = (with_fewer, None);
         self.company = Company::Absent;
     }
 
