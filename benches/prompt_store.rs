@@ -240,7 +240,7 @@ fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore
         while store.usage().copied_bytes < before + copied && Instant::now() < patience {
             std::thread::sleep(Duration::from_micros(100));
         }
-        store.flush();
+        store.flush().unwrap();
     }
     (begun.elapsed(), tokens)
 }
@@ -401,9 +401,9 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
                 let seed = 1000 + 10 * round;
                 if with_store {
                     // Otherwise the store would hold the long text already.
-                    kept.clear();
+                    kept.clear().unwrap();
                     all[1].extend(waits(&with, &stored, &long, seed));
-                    kept.flush();
+                    kept.flush().unwrap();
                 } else {
                     all[0].extend(waits(&without, &plain, &long, seed));
                 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use autoplace::machine::Bytes;
+use autoplace::machine::{Bytes, folder};
 use autoplace::store::{PromptStore, StoreOptions};
 use clap::Subcommand;
 
@@ -32,12 +32,14 @@ pub(crate) enum CacheVerb {
 
 pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
     let (CacheVerb::List { folder } | CacheVerb::Stat { folder } | CacheVerb::Clear { folder }) = verb;
-    if !folder.is_dir() {
+    // The folder may be on the network, and not answer.
+    let named = folder.clone();
+    if !folder::ask(folder, move || Ok(named.is_dir()))? {
         return Err(format!("{}: this folder does not exist", folder.display()).into());
     }
     // The store is opened without a limit. Otherwise, opening it could remove texts.
     let store = PromptStore::open(StoreOptions::new(u64::MAX).folder(folder, u64::MAX))?;
-    store.wait_for_folder();
+    store.wait_for_folder()?;
     let usage = store.usage();
     let size = Bytes(usage.folder_bytes);
     match verb {
@@ -58,8 +60,33 @@ pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
             Err(format!("{}: another process writes into this folder; end that process first", folder.display()).into())
         }
         CacheVerb::Clear { .. } => {
-            store.clear();
+            store.clear()?;
             Ok(format!("removed {size} from {}", folder.display()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::{CacheVerb, folder, run};
+
+    #[test]
+    fn a_folder_that_does_not_answer_is_an_error_that_names_it() {
+        let far = tempfile::tempdir().unwrap();
+        let folder = far.path().to_owned();
+        let (release, held) = mpsc::channel::<()>();
+        folder::ask(&folder, move || Ok(held.recv().is_ok())).unwrap_err();
+        let expected = format!("{}: the folder has not answered within 10 s", folder.display());
+        let named = || folder.clone();
+        for verb in [
+            CacheVerb::List { folder: named() },
+            CacheVerb::Stat { folder: named() },
+            CacheVerb::Clear { folder: named() },
+        ] {
+            assert_eq!(run(&verb).unwrap_err().to_string(), expected, "{verb:?}");
+        }
+        drop(release);
     }
 }

@@ -27,7 +27,7 @@ use super::timings::Totals;
 use super::translation::{Places, Translation};
 use autoplace::chat::{self, ChatTemplate};
 use autoplace::generate::{Engine, GenerateRequest, Sampling, Speculation, WhenFull};
-use autoplace::load::{Modalities, Model};
+use autoplace::load::Model;
 use autoplace::memory::companion::CompanionRole;
 
 /// A model that an [`Engine`] runs, reachable through OpenAI's API. Clones are handles of the same API.
@@ -36,14 +36,14 @@ use autoplace::memory::companion::CompanionRole;
 /// takes a moment, so an async task should call them on a thread that may block.
 #[derive(Debug, Clone)]
 pub struct Api {
-    model: Model,
+    pub(super) model: Model,
     pub(super) engine: Engine,
     name: String,
     /// Further names that requests may use.
     aliases: Vec<String>,
     tags: BTreeSet<String>,
     /// The template, or the reason why there is none.
-    template: Result<ChatTemplate, Arc<chat::Error>>,
+    pub(super) template: Result<ChatTemplate, Arc<chat::Error>>,
     created: u64,
     requests: Arc<AtomicU64>,
     /// Default sampling parameters.
@@ -435,21 +435,6 @@ impl Api {
 
     pub(super) fn default_sampling(&self) -> &Sampling {
         &self.sampling
-    }
-
-    /// The template's source text, for conversations with or without tools.
-    pub(super) fn template_source(&self, with_tools: bool) -> Option<&str> {
-        self.template.as_ref().ok()?.source_for(with_tools)
-    }
-
-    /// Maximum number of tokens of a text, including its prompt.
-    pub(super) fn context(&self) -> usize {
-        self.model.placement().context.n_ctx_seq() as usize
-    }
-
-    /// What prompts may contain besides text.
-    pub(super) fn modalities(&self) -> Modalities {
-        self.model.modalities()
     }
 
     /// Number of texts that can be computed at once.

@@ -101,6 +101,11 @@ impl EmbeddingRequest {
     /// Status 400 for a text that is empty or too long, and for `dimensions` that are not supported. Status 500 for a
     /// failed computation, and for a model that was loaded to compute a vector for each token or a score for each text.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
+        Ok(self.compute(embedder)?.0)
+    }
+
+    /// Like [`answer`](Self::answer), with the number of computed tokens.
+    pub(super) fn compute(&self, embedder: &mut Embedder) -> Result<(Value, usize), ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
             let message = format!(
@@ -141,9 +146,10 @@ impl EmbeddingRequest {
             };
             json!({"object": "embedding", "index": index, "embedding": embedding})
         });
-        Ok(json!({
+        let answer = json!({
             "object": "list", "model": self.model, "data": data.collect::<Value>(),
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }))
+        });
+        Ok((answer, tokens))
     }
 }

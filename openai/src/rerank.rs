@@ -96,6 +96,11 @@ impl RerankRequest {
     /// Status 400 for a document that is empty, or too long together with the query. Status 500 for a failed
     /// computation, and for a model that is not a reranker.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
+        Ok(self.compute(embedder)?.0)
+    }
+
+    /// Like [`answer`](Self::answer), with the number of computed tokens.
+    pub(super) fn compute(&self, embedder: &mut Embedder) -> Result<(Value, usize), ApiError> {
         let longest = embedder.longest_text()?;
         check_length(self.query.len(), longest, "query")?;
         let place = |index: usize| format!("{}[{index}]", self.name);
@@ -127,12 +132,13 @@ impl RerankRequest {
         });
         let results: Value = results.collect();
         if is_tei {
-            return Ok(results);
+            return Ok((results, tokens));
         }
-        Ok(json!({
+        let answer = json!({
             "object": "list", "model": self.model, "results": results,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }))
+        });
+        Ok((answer, tokens))
     }
 }
 

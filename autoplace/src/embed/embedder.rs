@@ -181,6 +181,14 @@ impl Embedder {
         }
     }
 
+    /// The model whose context this embedder uses.
+    pub fn model(&self) -> &Model {
+        match &self.runner {
+            Runner::Local(local) => local.model(),
+            Runner::Worker(worker) => worker.model(),
+        }
+    }
+
     /// A handle that aborts the running computation, or the next one. The waiting call returns
     /// [`llama_sys::Error::Aborted`]. The handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {

@@ -72,6 +72,10 @@ impl LocalEmbedder {
         })
     }
 
+    pub(super) const fn model(&self) -> &Model {
+        &self.model
+    }
+
     fn context(&self) -> Result<&Context, Error> {
         self.context.as_ref().ok_or_else(|| load::Error::NotLoaded.into())
     }

@@ -84,6 +84,10 @@ impl WorkerEmbedder {
         self.opened.as_ref().map(|(_, about)| about.clone()).ok_or_else(|| load::Error::NotLoaded.into())
     }
 
+    pub(super) fn model(&self) -> &Model {
+        self.worker.model()
+    }
+
     pub(super) fn abort_handle(&self) -> AbortHandle {
         self.worker.abort_handle()
     }

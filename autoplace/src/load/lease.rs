@@ -19,7 +19,8 @@ use super::error::Stage;
 use super::leases::{Folder, Leases};
 use super::options::LoadOptions;
 use super::progress::{LoadProgress, Progress};
-use crate::machine::{Gpu, GpuKind, Machine, Note, folder};
+use crate::machine::folder::{self, FolderThread};
+use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 use crate::private::{create, is_of, of_file};
 
@@ -73,8 +74,11 @@ impl Leases {
         let folder = self.ask(|folder| Ok(folder.to_owned()))?;
         let (begun, patience) = (Instant::now(), self.patience.unwrap_or(PATIENCE));
         let mut lease = Lease::default();
+        // One thread tries again and again.
+        let mut thread = FolderThread::new(&folder);
         for device in devices {
-            match lock(&folder, &file_name(&device), || begun.elapsed() < patience, progress)? {
+            let name = file_name(&device);
+            match lock(&mut thread, (&folder, &name), || begun.elapsed() < patience, progress)? {
                 Some(lock) => lease.locks.push((device, lock)),
                 None => lease.busy.push(device),
             }
@@ -108,21 +112,26 @@ impl LoadOptions {
 
 const WAITING: LoadProgress = LoadProgress { stage: Stage::Wait, done: 0.0 };
 
-/// Locks this file of the folder. `None` if another load keeps it locked for too long. The error is `Interrupted` if
-/// the progress callback cancels.
-fn lock(folder: &Path, name: &str, waits: impl Fn() -> bool, progress: &Progress) -> io::Result<Option<Lock>> {
+/// Locks this file of the folder, in the folder's thread. `None` if another load keeps it locked for too long. The
+/// error is `Interrupted` if the progress callback cancels.
+fn lock(
+    thread: &mut FolderThread,
+    (folder, name): (&Path, &str),
+    waits: impl Fn() -> bool,
+    progress: &Progress,
+) -> io::Result<Option<Lock>> {
     let path = folder.join(name);
     let mut is_logged = false;
     let mut file = {
         let path = path.clone();
-        folder::ask(folder, move || {
+        thread.ask(move || {
             let options = File::options().write(true).create(true).truncate(false).open(&path);
             options.map_err(|error| of_file(&path, &error))
         })?
     };
     loop {
         let (of, in_folder) = (path.clone(), folder.to_owned());
-        let attempt = folder::ask(folder, move || match file.try_lock() {
+        let attempt = thread.ask(move || match file.try_lock() {
             Ok(()) => Ok(Attempt::Locked(Lock { file: Some(file), folder: in_folder })),
             Err(TryLockError::WouldBlock) => Ok(Attempt::Busy(file)),
             Err(TryLockError::Error(error)) => Err(of_file(&of, &error)),

@@ -196,9 +196,14 @@ impl Model {
         Ok(read(&self.slot()?.native().ok_or(Error::NotLoaded)?))
     }
 
-    /// Calls `read` with the vocabulary. For a model in a worker, this process reads the vocabulary from the file on
-    /// first use, without any GPU.
-    pub(crate) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
+    /// Calls `read` with the vocabulary. The model cannot be re-placed during the call, so `read` must not call other
+    /// methods of the model. For a model in a worker, this process reads the vocabulary from the file on first use,
+    /// without any GPU.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLoaded`] after a re-placement that failed; the errors of reading the file of a model in a worker.
+    pub fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
         if !self.is_in_worker() {
             return self.with_native(|native| read(&native.vocab()));
         }

@@ -34,19 +34,19 @@ impl Folder {
         private(path)
     }
 
-    /// Opens a folder, and reads the headers of its pieces. The process that holds the folder's lock also removes
-    /// unfinished and damaged files.
-    pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Header>)> {
+    /// Opens a folder, and reads the headers of its pieces. Calls `reads` after each file. The process that holds the
+    /// folder's lock also removes unfinished and damaged files.
+    pub(super) fn open(path: &Path, reads: &dyn Fn()) -> io::Result<(Self, Vec<Header>)> {
         Self::create(path)?;
         let folder = Self { path: path.to_owned(), lock: OnceLock::new() };
         let found = match folder.try_lock()? {
-            Ok(lock) => folder.scan_as_writer(lock, Self::scan)?,
+            Ok(lock) => folder.scan_as_writer(lock, |folder| folder.scan(true, reads))?,
             Err(error) => {
                 tracing::warn!(
                     target: "autoplace::store",
                     "another process writes to {}, so this store only reads the folder for now ({error})", path.display()
                 );
-                folder.scan(false)?
+                folder.scan(false, reads)?
             }
         };
         Ok((folder, found))
@@ -60,12 +60,12 @@ impl Folder {
         Ok(file.try_lock().map(|()| file))
     }
 
-    /// Becomes the folder's writer if there is no other writer any more. Returns the headers of the pieces in the
-    /// folder; `None` if there is another writer.
-    pub(super) fn take_over(&self) -> io::Result<Option<Vec<Header>>> {
+    /// Becomes the folder's writer if there is no other writer any more. Calls `reads` after each file. Returns the
+    /// headers of the pieces in the folder; `None` if there is another writer.
+    pub(super) fn take_over(&self, reads: &dyn Fn()) -> io::Result<Option<Vec<Header>>> {
         let Ok(lock) = self.try_lock()? else { return Ok(None) };
         tracing::info!(target: "autoplace::store", "no other process writes to {} any more", self.path.display());
-        self.scan_as_writer(lock, Self::scan).map(Some)
+        self.scan_as_writer(lock, |folder| folder.scan(true, reads)).map(Some)
     }
 
     /// Scans the folder with `scan`, and becomes its writer if the scan succeeds. After a failure, the folder is
@@ -73,9 +73,9 @@ impl Folder {
     fn scan_as_writer(
         &self,
         lock: File,
-        scan: impl FnOnce(&Self, bool) -> io::Result<Vec<Header>>,
+        scan: impl FnOnce(&Self) -> io::Result<Vec<Header>>,
     ) -> io::Result<Vec<Header>> {
-        match scan(self, true) {
+        match scan(self) {
             Ok(found) => {
                 drop(self.lock.set(lock));
                 Ok(found)
@@ -93,7 +93,7 @@ impl Folder {
     }
 
     /// Reads the headers of all pieces. The writer also removes unfinished and damaged files.
-    fn scan(&self, is_writer: bool) -> io::Result<Vec<Header>> {
+    fn scan(&self, is_writer: bool, reads: &dyn Fn()) -> io::Result<Vec<Header>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(|error| of_file(&self.path, &error))? {
             let Ok(entry) = entry else { continue };
@@ -117,6 +117,7 @@ impl Folder {
                     }
                 }
             }
+            reads();
         }
         Ok(found)
     }
@@ -266,14 +267,14 @@ mod tests {
     fn a_folder_whose_scan_failed_is_taken_over_by_the_next_attempt() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
-        let (writer, _) = Folder::open(&path).unwrap();
-        let (next, _) = Folder::open(&path).unwrap();
+        let (writer, _) = Folder::open(&path, &|| ()).unwrap();
+        let (next, _) = Folder::open(&path, &|| ()).unwrap();
         assert!(!next.is_ours());
         drop(writer);
         let lock = next.try_lock().unwrap().unwrap();
-        next.scan_as_writer(lock, |_, _| Err(io::Error::other("no more files"))).unwrap_err();
+        next.scan_as_writer(lock, |_| Err(io::Error::other("no more files"))).unwrap_err();
         assert!(!next.is_ours());
-        assert_eq!(next.take_over().unwrap(), Some(Vec::new()));
+        assert_eq!(next.take_over(&|| ()).unwrap(), Some(Vec::new()));
         assert!(next.is_ours());
     }
 }

@@ -165,10 +165,13 @@ impl PromptStore {
 
     /// Waits until the files of the folder are known, if the store has a folder. Texts do not wait for this longer than
     /// ten seconds: a store whose folder does not answer is a store in memory until the folder answers.
-    pub fn wait_for_folder(&self) {
-        if let Some(writer) = &self.opened().writer {
-            writer.wait_until_open();
-        }
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`](io::ErrorKind::TimedOut), with the name of the folder, if the folder does not answer: it has opened
+    /// no file for ten seconds, or was waited for in vain before and has opened none since.
+    pub fn wait_for_folder(&self) -> io::Result<()> {
+        self.opened().writer.as_ref().map_or(Ok(()), Writer::wait_until_open)
     }
 
     /// The models with texts in the store, the largest first. One model is in the list several times if the model's
@@ -178,25 +181,33 @@ impl PromptStore {
     }
 
     /// Forgets everything in memory and in the folder. Waits until the folder is open and the files are removed.
-    pub fn clear(&self) {
-        self.wait_for_folder();
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`](io::ErrorKind::TimedOut), with the name of the folder, if the folder does not answer: it has done
+    /// nothing for ten seconds, or was waited for in vain before and has done nothing since. The memory is empty then.
+    /// The files of a folder that was open are removed once it answers; the files of another folder stay.
+    pub fn clear(&self) -> io::Result<()> {
+        let opened = self.wait_for_folder();
         self.shared().change(Tree::clear);
-        self.flush();
+        opened.and_then(|()| self.flush())
     }
 
     /// Waits until all stored pieces are in the folder, if the store has a folder.
-    pub fn flush(&self) {
-        self.wait_for_folder();
-        if let Some(writer) = &self.opened().writer {
-            writer.wait();
-        }
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`](io::ErrorKind::TimedOut), with the name of the folder, if the folder does not answer: it has done
+    /// nothing for ten seconds, or was waited for in vain before and has done nothing since. The pieces are written
+    /// once it answers.
+    pub fn flush(&self) -> io::Result<()> {
+        self.wait_for_folder()?;
+        self.wait_for_writer()
     }
 
-    /// Waits until all stored pieces are in the folder, unless the folder does not answer.
-    pub(crate) fn wait_for_writer(&self) {
-        if let Some(writer) = &self.opened().writer {
-            writer.wait_within(ANSWER_WITHIN);
-        }
+    /// Waits until the folder has all pieces that it was given.
+    pub(crate) fn wait_for_writer(&self) -> io::Result<()> {
+        self.opened().writer.as_ref().map_or(Ok(()), Writer::wait)
     }
 
     /// Number of pieces that wait for the folder's thread.
@@ -307,7 +318,7 @@ impl Opened {
     fn new(options: &StoreOptions) -> Self {
         let Some(folder) = options.folder.clone() else { return Self::in_memory(options) };
         let path = folder.clone();
-        Self::with(options, folder, move || Folder::open(&path), ANSWER_WITHIN)
+        Self::with(options, folder, move |reads| Folder::open(&path, reads), ANSWER_WITHIN)
     }
 
     fn in_memory(options: &StoreOptions) -> Self {
@@ -318,7 +329,7 @@ impl Opened {
     fn with(
         options: &StoreOptions,
         folder: PathBuf,
-        open: impl FnOnce() -> io::Result<(Folder, Vec<Header>)> + Send + 'static,
+        open: impl FnOnce(&dyn Fn()) -> io::Result<(Folder, Vec<Header>)> + Send + 'static,
         within: Duration,
     ) -> Self {
         let Self { shared, .. } = Self::in_memory(options);

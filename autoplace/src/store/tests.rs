@@ -44,7 +44,7 @@ fn put_text(store: &PromptStore, root: &str, text: Text<'_>, with_rest: bool) ->
         let rows = NewPiece::Rows { from: missing.start, data };
         match store.add(root, text.first(missing.end), rows) {
             Added::Yes { .. } => {}
-            Added::Later => store.flush(),
+            Added::Later => store.flush().unwrap(),
             Added::No => return missing.start,
         }
     }
@@ -123,7 +123,7 @@ proptest! {
             within_bounds(&store);
             prop_assert_eq!(get(&store, "another", text, with_rest), 0);
         }
-        store.clear();
+        store.clear().unwrap();
         prop_assert_eq!(store.usage().pieces, 0);
     }
 
@@ -170,10 +170,10 @@ proptest! {
             for text in &texts {
                 put(store, "one", text, with_rest);
             }
-            store.flush();
+            store.flush().unwrap();
             // Little is left in memory.
             store.limit_memory(64 << 10);
-            store.flush();
+            store.flush().unwrap();
         }
         let path = folder.path().join("store");
         opened = opened.filter(|_| while_open);
@@ -220,7 +220,7 @@ proptest! {
         for text in &texts {
             let store = in_folder(&folder, limit);
             put(&store, "one", text, false);
-            store.flush();
+            store.flush().unwrap();
             prop_assert!(on_disk(&path) <= limit);
             let usage = within_bounds(&store);
             prop_assert_eq!(usage.folder_bytes, on_disk(&path));
@@ -333,9 +333,9 @@ fn a_cleared_store_is_empty_in_memory_and_on_disk_and_takes_texts_again() {
     for text in 0..20 {
         put(&store, "one", &of(text), true);
     }
-    store.flush();
+    store.flush().unwrap();
     assert!(store.usage().folder_bytes > 0);
-    store.clear();
+    store.clear().unwrap();
     let usage = store.usage();
     assert_eq!((usage.pieces, usage.tokens, usage.folder_bytes), (0, 0, 0));
     assert_eq!(pieces(&folder.path().join("store")), [] as [PathBuf; 0]);
@@ -384,17 +384,17 @@ fn one_process_writes_to_a_folder_and_others_only_read_there() {
     let text: Vec<Token> = (0..20).collect();
     let writer = in_folder(&folder, 1 << 30);
     put(&writer, "one", &text, false);
-    writer.flush();
+    writer.flush().unwrap();
     let reader = in_folder(&folder, 1 << 30);
     assert_eq!(get(&reader, "one", &text, false), 20);
     let other: Vec<Token> = (100..120).collect();
     let before = pieces(&folder.path().join("store"));
     put(&reader, "one", &other, false);
-    reader.flush();
+    reader.flush().unwrap();
     assert_eq!(reader.usage().folder_limit, 0);
     assert_eq!(pieces(&folder.path().join("store")), before);
     // The writer removes a file that the reader has in its index.
-    writer.clear();
+    writer.clear().unwrap();
     drop(writer);
     let reader_of_nothing = PromptStore::open(reader.options().clone()).unwrap();
     assert_eq!(get(&reader_of_nothing, "one", &text, false), 0);
@@ -408,18 +408,18 @@ fn the_next_store_of_a_folder_goes_on_writing_when_the_writer_is_gone() {
     let writer = in_folder(&folder, 1 << 30);
     put(&writer, "one", &of(0), true);
     put(&writer, "one", &of(1), true);
-    writer.flush();
+    writer.flush().unwrap();
     let next = in_folder(&folder, 1 << 30);
     put(&next, "one", &of(2), true);
-    next.flush();
+    next.flush().unwrap();
     assert_eq!(next.usage().folder_limit, 0);
     // The next store has files in its index that are gone, and lacks others.
-    writer.clear();
+    writer.clear().unwrap();
     put(&writer, "one", &of(3), true);
-    writer.flush();
+    writer.flush().unwrap();
     drop(writer);
     put(&next, "one", &of(4), true);
-    next.flush();
+    next.flush().unwrap();
     let usage = within_bounds(&next);
     assert_eq!((usage.folder_limit, usage.folder_bytes), (1 << 30, on_disk(&path)));
     let found = |store: &PromptStore| [0, 1, 2, 3, 4].map(|text| get(store, "one", &of(text), true));
@@ -434,14 +434,14 @@ fn a_folder_that_vanishes_costs_what_it_held_and_nothing_else() {
     let store = in_folder(&folder, 1 << 30);
     let text: Vec<Token> = (0..40).collect();
     put(&store, "one", &text, false);
-    store.flush();
+    store.flush().unwrap();
     fs::remove_dir_all(folder.path().join("store")).unwrap();
     store.limit_memory(8 << 10);
     let held = get(&store, "one", &text, false);
     assert!(held < 40, "{held}");
     store.limit_memory(u64::MAX);
     put(&store, "one", &text, false);
-    store.flush();
+    store.flush().unwrap();
     assert_eq!(get(&store, "one", &text, false), 40);
     assert_eq!(within_bounds(&store).folder_bytes, 0);
 }
@@ -452,9 +452,9 @@ fn with_a_hung_folder(folder: &TempDir) -> (PromptStore, mpsc::Sender<()>) {
     let store = PromptStore::described(StoreOptions::new(64 << 20).folder(&path, 1 << 30));
     let (answer, answered) = mpsc::channel::<()>();
     let named = path.clone();
-    let open = move || {
+    let open = move |reads: &dyn Fn()| {
         let _ = answered.recv();
-        Folder::open(&path)
+        Folder::open(&path, reads)
     };
     store.inner.opened.set(Opened::with(store.options(), named, open, Duration::from_millis(1))).unwrap();
     (store, answer)
@@ -467,16 +467,62 @@ fn a_store_whose_folder_does_not_answer_is_one_in_memory_until_it_answers() {
     put(&in_folder(&folder, 1 << 30), "one", &before, false);
     let (store, answer) = with_a_hung_folder(&folder);
     put(&store, "one", &meanwhile, false);
-    store.wait_for_writer();
     let found = |store: &PromptStore| [&before, &meanwhile].map(|text| get(store, "one", text, false));
     assert_eq!(found(&store), [0, 20]);
     assert_eq!(within_bounds(&store).folder_bytes, 0);
     drop(answer);
-    store.flush();
+    wait("answers", || store.flush().is_ok());
     assert_eq!(found(&store), [20, 20]);
     assert_eq!(within_bounds(&store).folder_bytes, on_disk(&folder.path().join("store")));
     drop(store);
     assert_eq!(found(&in_folder(&folder, 1 << 30)), [20, 20]);
+}
+
+#[test]
+fn who_waits_for_a_folder_that_does_not_answer_gets_an_error_that_names_it() {
+    let folder = TempDir::new().unwrap();
+    let text: Vec<Token> = (0..20).collect();
+    put(&in_folder(&folder, 1 << 30), "one", &text, false);
+    let (store, answer) = with_a_hung_folder(&folder);
+    put(&store, "one", &[7, 8, 9], false);
+    let expected = format!("{}: the folder has not answered within 10 s", folder.path().join("store").display());
+    for waited in [store.wait_for_folder(), store.flush(), store.clear()] {
+        let error = waited.unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (std::io::ErrorKind::TimedOut, expected.clone()));
+    }
+    // The memory is empty. The files were not known, so they stay.
+    assert_eq!(get(&store, "one", &[7, 8, 9], false), 0);
+    drop(answer);
+    wait("answers", || store.wait_for_folder().is_ok());
+    assert_eq!(get(&store, "one", &text, false), 20);
+    store.clear().unwrap();
+    assert_eq!(pieces(&folder.path().join("store")), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_folder_is_waited_for_as_long_as_it_reads_file_after_file() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store");
+    let store = PromptStore::described(StoreOptions::new(64 << 20).folder(&path, 1 << 30));
+    let (file, files) = mpsc::channel::<()>();
+    let (done, is_read) = mpsc::channel();
+    let named = path.clone();
+    let open = move |reads: &dyn Fn()| {
+        for () in files {
+            reads();
+            done.send(()).unwrap();
+        }
+        Folder::open(&path, reads)
+    };
+    store.inner.opened.set(Opened::with(store.options(), named, open, Duration::from_millis(1))).unwrap();
+    store.wait_for_folder().unwrap_err();
+    file.send(()).unwrap();
+    is_read.recv().unwrap();
+    let waiting = store.clone();
+    let waited = std::thread::spawn(move || waiting.wait_for_folder());
+    std::thread::sleep(Duration::from_millis(50));
+    drop(file);
+    waited.join().unwrap().unwrap();
 }
 
 /// The writing of a piece never ends, because its unfinished file is a pipe without a reader.
@@ -488,14 +534,14 @@ fn nobody_waits_for_the_removal_of_a_piece_by_a_folder_that_does_not_answer() {
     let (before, next): (Vec<Token>, Vec<Token>) = ((0..20).collect(), (100..104).collect());
     let store = in_folder(&folder, 1 << 30);
     put(&store, "one", &before, false);
-    store.flush();
+    store.flush().unwrap();
     let files = pieces(&path);
     assert_eq!(files.len(), 5);
     // The names of the pieces of the next text are those that another store gives them.
     let other = TempDir::new().unwrap();
     let named = in_folder(&other, 1 << 30);
     put(&named, "one", &next, false);
-    named.flush();
+    named.flush().unwrap();
     let [file] = &pieces(&other.path().join("store"))[..] else { panic!("it has one piece") };
     let pipe = path.join(file.file_name().unwrap()).with_extension("unfinished");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -507,9 +553,12 @@ fn nobody_waits_for_the_removal_of_a_piece_by_a_folder_that_does_not_answer() {
     store.give_back(u64::MAX);
     assert_eq!(get(&store, "one", &before, false), 0);
     assert_eq!((pieces(&path), within_bounds(&store).folder_bytes), (files, 4096));
+    // Who asks for it waits, but not for ever.
+    let error = store.flush().unwrap_err().to_string();
+    assert_eq!(error, format!("{}: the folder has not answered within 10 s", path.display()));
     // The folder answers. What was the pipe is the piece of the second text then.
     fs::read(&pipe).unwrap();
-    store.flush();
+    wait("answers", || store.flush().is_ok());
     assert_eq!(pieces(&path), [pipe.with_extension("piece")]);
     assert_eq!(get(&store, "one", &next, false), 4);
 }

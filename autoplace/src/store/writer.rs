@@ -11,6 +11,7 @@ use super::folder::Folder;
 use super::found::Id;
 use super::piece::Header;
 use super::tree::{Tree, Write};
+use crate::machine::folder::{ANSWER_WITHIN, no_answer};
 use crate::sync::lock;
 
 /// The end of a store waits at most this long for a folder to take one more piece.
@@ -93,7 +94,7 @@ struct Left {
     has_outdated: bool,
     /// Whether files are being removed.
     is_removing: bool,
-    /// Number of tasks that the thread has done, and of files that it has removed.
+    /// Number of tasks that the thread has done, and of files that it has read or removed.
     done: usize,
     /// That number when somebody last waited in vain.
     stuck_at: Option<usize>,
@@ -152,8 +153,8 @@ impl Tasks {
         self.changed.notify_all();
     }
 
-    /// A file was removed.
-    fn has_removed(&self) {
+    /// A file was read or removed.
+    fn goes_on(&self) {
         lock(&self.left).done += 1;
         self.changed.notify_all();
     }
@@ -164,7 +165,10 @@ impl Tasks {
     }
 
     fn open(&self) {
-        lock(&self.left).is_open = true;
+        let mut left = lock(&self.left);
+        left.is_open = true;
+        left.done += 1;
+        drop(left);
         self.changed.notify_all();
     }
 
@@ -180,16 +184,17 @@ impl Tasks {
         (left, !outcome.timed_out())
     }
 
-    /// Waits until nothing is left, but not longer than `time` for each task. Returns whether nothing is left.
-    fn is_done_within(&self, time: Duration) -> bool {
+    /// Waits while the condition holds, but not longer than `time` for each task and each file. If none of them was
+    /// done since somebody waited in vain, this does not wait at all. Returns whether the condition holds no more.
+    fn wait_for_each(&self, time: Duration, holds: impl Fn(&Left) -> bool) -> bool {
         let mut left = lock(&self.left);
-        while left.is_any() {
+        while holds(&left) {
             let done = left.done;
             if left.stuck_at == Some(done) {
                 return false;
             }
             let goes_on;
-            (left, goes_on) = self.wait_while(left, time, |left| left.is_any() && left.done == done);
+            (left, goes_on) = self.wait_while(left, time, |left| holds(left) && left.done == done);
             if !goes_on {
                 left.stuck_at = Some(done);
             }
@@ -220,7 +225,7 @@ impl Writer {
     pub(super) fn start(
         shared: &Arc<Shared>,
         (folder, folder_bytes): (PathBuf, u64),
-        open: impl FnOnce() -> io::Result<(Folder, Vec<Header>)> + Send + 'static,
+        open: impl FnOnce(&dyn Fn()) -> io::Result<(Folder, Vec<Header>)> + Send + 'static,
     ) -> Option<Self> {
         let tasks = Arc::clone(&shared.tasks);
         let store = Arc::downgrade(shared);
@@ -229,7 +234,7 @@ impl Writer {
             // This is dropped last: the folder is unlocked before.
             let ends = Ends(of);
             let tasks = &ends.0;
-            let opened = open().inspect_err(
+            let opened = open(&|| tasks.goes_on()).inspect_err(
                 |error| tracing::warn!(target: "autoplace::store", "storing prompts in memory alone: {error}"),
             );
             let Some((shared, (folder, found))) = store.upgrade().zip(opened.ok()) else { return };
@@ -284,26 +289,31 @@ impl Writer {
     }
 
     /// Waits until all queued pieces are written, and all files are removed that the tree has no more.
-    pub(super) fn wait(&self) {
-        let left = self.tasks.changed.wait_while(lock(&self.tasks.left), |left| left.is_any());
-        drop(left.unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Like [`wait`](Self::wait), but not longer than `time` for each piece. If the folder has taken nothing since
-    /// somebody waited in vain, this does not wait at all.
-    pub(super) fn wait_within(&self, time: Duration) {
-        self.tasks.is_done_within(time);
+    pub(super) fn wait(&self) -> io::Result<()> {
+        self.wait_while(Left::is_any)
     }
 
     /// Waits until the folder is open, or cannot be opened.
-    pub(super) fn wait_until_open(&self) {
-        let left = self.tasks.changed.wait_while(lock(&self.tasks.left), |left| !left.is_open);
-        drop(left.unwrap_or_else(PoisonError::into_inner));
+    pub(super) fn wait_until_open(&self) -> io::Result<()> {
+        self.wait_while(|left| !left.is_open)
+    }
+
+    /// Waits while the condition holds. The error is that of a folder that does not answer.
+    fn wait_while(&self, holds: impl Fn(&Left) -> bool) -> io::Result<()> {
+        match self.tasks.wait_for_each(ANSWER_WITHIN, holds) {
+            true => Ok(()),
+            false => Err(no_answer(&self.folder, ANSWER_WITHIN)),
+        }
     }
 
     /// Waits at most this long until the folder is open, or cannot be opened. Returns whether it is.
     pub(super) fn is_open_within(&self, time: Duration) -> bool {
-        let (left, _) = self.tasks.wait_while(lock(&self.tasks.left), time, |left| !left.is_open);
+        let left = lock(&self.tasks.left);
+        let before = left.done;
+        let (mut left, _) = self.tasks.wait_while(left, time, |left| !left.is_open);
+        if !left.is_open && left.done == before {
+            left.stuck_at = Some(before);
+        }
         left.is_open
     }
 }
@@ -312,7 +322,7 @@ impl Writer {
 /// be written.
 fn take_over(shared: &Shared, folder_bytes: u64) -> Vec<Id> {
     let Some(folder) = shared.folder.get().filter(|folder| !folder.is_ours()) else { return Vec::new() };
-    match folder.take_over() {
+    match folder.take_over(&|| shared.tasks.goes_on()) {
         Ok(None) => Vec::new(),
         Ok(Some(found)) => shared.change(|tree, _| tree.taken_over(found, folder_bytes, folder)),
         Err(error) => {
@@ -347,7 +357,7 @@ fn remove_outdated(shared: &Shared) {
     let outdated = lock(&shared.tree).take_outdated();
     for id in outdated {
         folder.remove(id);
-        shared.tasks.has_removed();
+        shared.tasks.goes_on();
     }
 }
 
@@ -357,13 +367,15 @@ impl Drop for Writer {
         let Some(thread) = self.thread.take() else { return };
         let is_open = {
             let mut left = lock(&self.tasks.left);
-            // The folder may answer again.
-            left.stuck_at = None;
+            // The folder may answer again before the pieces are lost. Files that are to be removed cost nothing.
+            if left.pieces > 0 {
+                left.stuck_at = None;
+            }
             left.is_ending = true;
             left.is_open
         };
         self.tasks.changed.notify_all();
-        if is_open && self.tasks.is_done_within(END_WITHIN) && self.tasks.has_ended_within(END_WITHIN) {
+        if is_open && self.tasks.wait_for_each(END_WITHIN, Left::is_any) && self.tasks.has_ended_within(END_WITHIN) {
             drop(thread.join());
         } else {
             let folder = self.folder.display();

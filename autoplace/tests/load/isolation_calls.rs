@@ -32,6 +32,14 @@ fn the_vocabulary_is_read_in_this_process() {
     let pieces = Engine::new(&there).unwrap().with_vocab(|vocab| (vocab.n_tokens(), vocab.piece(5, true).unwrap()));
     let vocab = here.native().unwrap().vocab();
     assert_eq!(pieces.unwrap(), (vocab.n_tokens(), vocab.piece(5, true).unwrap()));
+    // So is that of an embedder's model.
+    let folder = tempfile::tempdir().unwrap();
+    let path = test_support::random_weights::write(&bert(F32), folder.path());
+    let n_tokens = |process| {
+        let embedder = load(&path, process).embedder().unwrap();
+        embedder.model().with_vocab(llama_sys::Vocab::n_tokens).unwrap()
+    };
+    assert_eq!(n_tokens(Some(worker())), n_tokens(None));
 }
 
 fn embedded(path: &Path, process: Option<WorkerProcess>, texts: &[String]) -> Vec<Embedding> {

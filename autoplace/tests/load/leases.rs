@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::sim_support::{card, card_of};
@@ -219,6 +221,42 @@ fn memory_that_another_process_is_loading_into_is_not_free_until_it_is_gone() {
     other.child.wait().unwrap();
     assert_eq!(task.load().1.0, known.0);
     assert!(gpu.shared_peak().unwrap() <= total);
+}
+
+/// The threads of this process that work in folders, by their numbers.
+#[cfg(target_os = "linux")]
+fn folder_threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let is_one = |task: &std::fs::DirEntry| {
+        // Linux shows 15 characters of a name.
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "autoplace-folde\n")
+    };
+    tasks.filter(is_one).map(|task| task.file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_load_that_waits_for_another_tries_again_in_one_thread() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let task = Task::in_folder(folder.path(), "card", mib(64));
+    let _gpu = task.card();
+    let mut other = Other::start(&Task { stops_while_loading: true, ..task.clone() });
+    other.said("loading:");
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&looks);
+    let load = task.builder().progress(move |progress| {
+        let mut seen = seen.lock().unwrap();
+        if progress.stage == Stage::Wait {
+            seen.push(folder_threads());
+        }
+        seen.len() < 20
+    });
+    assert!(load.load().is_err(), "it was cancelled");
+    let looks = looks.lock().unwrap();
+    assert!(looks[0].len() == 1 && looks[..] == vec![looks[0].clone(); 20], "{looks:?}");
+    assert_eq!(folder_threads(), [] as [String; 0]);
+    other.end();
 }
 
 #[test]

@@ -42,6 +42,55 @@ fn llama_servers_flags_serve_the_vectors_of_a_model() {
     assert!(alone.said().contains("computes vectors (/v1/embeddings)"), "{}", alone.said());
 }
 
+/// The value of a metric.
+fn metric(server: &Server, name: &str) -> f64 {
+    let text = server.raw(&["GET /metrics HTTP/1.1", &format!("host: {}", server.address)]);
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+}
+
+#[test]
+fn llama_servers_clients_ask_a_server_of_vectors_for_tokens_facts_and_counts() {
+    let texts = Server::start(&["--ctx", "512"]);
+    for more in [&[][..], &["--isolated"]] {
+        let alone = start(FILE, &[&["--embedding", "--pooling", "mean", "--ctx", "512", "-a", "ada"], more].concat());
+        for (path, body) in [
+            ("/tokenize", json!({"content": "In the beginning", "add_special": true})),
+            ("/tokenize", json!({"content": ["a", 7], "with_pieces": true})),
+            ("/tokenize", json!({"content": [1_000_000]})),
+            ("/detokenize", json!({"tokens": [300, 301]})),
+            ("/detokenize", json!({"tokens": [-1]})),
+        ] {
+            let body = body.to_string();
+            assert_eq!(alone.post(path, &body), texts.post(path, &body), "{path} {body}");
+        }
+        let (props, expected) = (alone.get("/props").1, texts.get("/props").1);
+        for same in ["bos_token", "eos_token", "modalities", "build_info", "total_slots"] {
+            assert!(!props[same].is_null() && props[same] == expected[same], "{same}: {props}");
+        }
+        assert_eq!((&props["model_alias"], &props["model_path"]), (&json!("ada"), &json!("ada")));
+        assert_eq!(props["default_generation_settings"], json!({"n_ctx": 512, "params": {}}));
+        let slots = json!([{"id": 0, "n_ctx": 512, "speculative": false, "is_processing": false}]);
+        assert_eq!(alone.get("/slots?fail_on_no_slot=1"), (200, slots));
+        assert_eq!(metric(&alone, "llamacpp:prompt_tokens_total"), 0.0);
+        let body = json!({"input": ["In the beginning", "b"]}).to_string();
+        let tokens = [(); 2].map(|()| alone.post(VECTORS, &body).1["usage"]["prompt_tokens"].as_f64().unwrap());
+        assert_eq!(metric(&alone, "llamacpp:prompt_tokens_total"), tokens.iter().sum::<f64>());
+        assert_eq!(metric(&alone, "autoplace:answers_total"), 2.0);
+        assert!(metric(&alone, "llamacpp:prompt_seconds_total") > 0.0);
+        for gauge in ["llamacpp:requests_processing", "llamacpp:requests_deferred"] {
+            assert_eq!(metric(&alone, gauge), 0.0, "{gauge}");
+        }
+        // A text that is too long has no answer, and its context is the one of the facts.
+        let (status, refused) = alone.post(VECTORS, &json!({"input": "a b ".repeat(600)}).to_string());
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains("the longest text that can be embedded is 512"), "{refused}");
+        assert_eq!(metric(&alone, "autoplace:answers_total"), 2.0);
+        assert_eq!(alone.get("/tokenize").0, 405);
+        assert_eq!(alone.post("/apply-template", r#"{"messages": []}"#).0, 501);
+    }
+}
+
 #[test]
 fn llama_servers_flags_serve_the_scores_of_a_reranker() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,6 +106,13 @@ fn llama_servers_flags_serve_the_scores_of_a_reranker() {
         let server = start(reranker, flags);
         assert_eq!(results(&server), expected, "{flags:?}");
         assert_eq!(server.post("/rerank", &body).0, 200, "{flags:?}");
+        // The form of Hugging Face's TEI is a list.
+        let (status, list) = server.post("/rerank", r#"{"query": "a", "texts": ["b", "c d"]}"#);
+        assert_eq!((status, list.as_array().map(Vec::len)), (200, Some(2)), "{list}");
+        let tokens = server.post("/tokenize", r#"{"content": "b"}"#).1["tokens"].take();
+        assert_eq!(tokens.as_array().map(Vec::len), Some(1), "{tokens}");
+        assert_eq!(server.get("/props").1["total_slots"], 1);
+        assert_eq!(metric(&server, "autoplace:answers_total"), 3.0);
         assert_eq!(server.post(VECTORS, r#"{"input": "a"}"#).0, 501, "{flags:?}");
     }
 }

@@ -16,6 +16,7 @@
 mod access;
 mod connection;
 mod connections;
+mod embedding;
 mod http;
 mod metrics;
 mod page;
@@ -39,11 +40,12 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, Semaphore};
 
 use self::access::{Access, Key};
 pub use self::access::{check_key, check_prefix};
+use self::embedding::{Beside, Embedding, embed};
 use self::http::{Body, Failed, failed};
+use self::metrics::Metrics;
 pub use self::page::Activity;
 use self::page::Page;
 #[cfg(feature = "pool")]
@@ -59,24 +61,6 @@ const MORE_CONNECTIONS: usize = 64;
 /// Maximum number of requests that wait for a model of vectors or scores. It has as many connections in addition, so
 /// that they don't take those of other requests.
 const MAX_EMBEDDINGS: usize = 64;
-
-/// A model for vectors or scores.
-#[derive(Debug, Clone)]
-struct Embedding {
-    name: String,
-    /// Further names that requests may use.
-    aliases: Vec<String>,
-    embedder: Arc<Mutex<Embedder>>,
-    /// A permit for each request that may wait.
-    places: Arc<Semaphore>,
-}
-
-impl Embedding {
-    fn new(name: impl Into<String>, embedder: Embedder, places: usize) -> Self {
-        let (embedder, places) = (Arc::new(Mutex::new(embedder)), Arc::new(Semaphore::new(places)));
-        Self { name: name.into(), aliases: Vec::new(), embedder, places }
-    }
-}
 
 /// A server of OpenAI's API, which `autoplace serve` runs. For each request it writes a line of JSON to stderr.
 ///
@@ -232,9 +216,6 @@ const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 const NO_EMBEDDER: &str = "no model for embeddings: `autoplace serve --embed FILE` has one";
 const NO_RERANKER: &str = "no model for reranking: `autoplace serve --reranker FILE` has one";
 
-/// A model for vectors or scores, if there is one, and the error for requests if there is none.
-type Beside = (Option<Embedding>, &'static str);
-
 fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
     let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|model| &*model.name).collect();
     let models = api.models(&others);
@@ -257,22 +238,12 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
     let list_adapters = async move || Json(listed.adapters());
     let apply_adapters = move |body| reply(body, move |body| applied.apply_adapters(body));
     let [metrics, props, slots] = [(); 3].map(|()| api.clone());
-    let metrics = async move || {
-        let text = metrics::text(&metrics).map_err(|error| ApiError::new(500, error.to_string()))?;
-        Ok::<_, Failed>(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
-    };
+    let metrics = async move || Metrics::of_texts(&metrics).response();
     let props = async move || Ok::<_, Failed>(Json(http::blocking(move || props.props()).await?));
-    let slots = async move |uri: Uri| {
-        let slots = slots.slots();
-        let is_busy = slots.as_array().is_some_and(|all| all.iter().all(|slot| slot["is_processing"] == true));
-        match is_busy && uri.query().is_some_and(|query| query.contains("fail_on_no_slot")) {
-            true => Err(Failed::from(ApiError::new(503, "no slot is free").with_code("overloaded"))),
-            false => Ok(Json(slots)),
-        }
-    };
+    let slots = async move |uri: Uri| show_slots(slots.slots(), &uri);
     let [tokenize, detokenize, template, counted_chat, infill] = [(); 5].map(|()| api.clone());
-    let rerank = move |body| embed(reranking, body, RerankRequest::read_for, RerankRequest::answer);
-    let embed = move |body| embed(embedding, body, EmbeddingRequest::read_for, EmbeddingRequest::answer);
+    let rerank = move |body| embed(reranking, body, RerankRequest::read_for, RerankRequest::compute);
+    let embed = move |body| embed(embedding, body, EmbeddingRequest::read_for, EmbeddingRequest::compute);
     let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
     let count_chat = move |body| reply(body, move |body| counted_chat.count_chat_tokens(body));
     let routes = [
@@ -304,6 +275,15 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
     };
     let router = routes.into_iter().chain(model_routes(models)).fold(Router::new(), add);
     router.fallback(not_found).method_not_allowed_fallback(not_allowed)
+}
+
+/// The answer to `GET /slots`. With `fail_on_no_slot`, it is an error if none of the slots is free.
+fn show_slots(slots: Value, uri: &Uri) -> Result<Json<Value>, Failed> {
+    let is_busy = slots.as_array().is_some_and(|all| all.iter().all(|slot| slot["is_processing"] == true));
+    match is_busy && uri.query().is_some_and(|query| query.contains("fail_on_no_slot")) {
+        true => Err(Failed::from(ApiError::new(503, "no slot is free").with_code("overloaded"))),
+        false => Ok(Json(slots)),
+    }
 }
 
 /// The routes that answer with this list of models, and with one of its entries.
@@ -363,34 +343,4 @@ async fn reply(
 ) -> Result<Json<Value>, Failed> {
     let (answer, _) = http::read(body, read).await?;
     Ok(Json(answer))
-}
-
-/// Parses the body of a request to the model with a name and other names.
-type ReadFor<R> = fn(&[u8], &str, &[String]) -> Result<R, ApiError>;
-
-/// Answers a request with the additional model for vectors or scores. If there is no such model, the status is 404,
-/// with the error's message.
-async fn embed<R: Send + 'static>(
-    (loaded, missing): Beside,
-    body: Body,
-    read: ReadFor<R>,
-    answer: fn(&R, &mut Embedder) -> Result<Value, ApiError>,
-) -> Result<Json<Value>, Failed> {
-    let Embedding { name, aliases, embedder, places } = loaded.ok_or_else(|| ApiError::new(404, missing))?;
-    let _place = places.try_acquire().map_err(|_| {
-        let message = format!("as many requests wait for `{name}` as may: ask again later");
-        ApiError::new(503, message).with_code("overloaded")
-    })?;
-    let asked = body.asked.clone().unwrap_or_else(|| name.clone());
-    let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &asked, &aliases)).await?;
-    // Requests are computed in the order in which they arrive. If the client disconnects while its request waits, the
-    // request is not computed.
-    let mut embedder = embedder.lock_owned().await;
-    let computed = http::blocking(move || {
-        let _under_way = under_way;
-        answer(&request, &mut embedder)
-    });
-    let mut computed = computed.await?;
-    computed["model"] = name.into();
-    Ok(Json(computed))
 }

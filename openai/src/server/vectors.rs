@@ -5,15 +5,20 @@ use std::io;
 
 use autoplace::Embedder;
 use autoplace::memory::Pooling;
+use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::http::Failed;
-use super::{Embedding, MAX_EMBEDDINGS, MORE_CONNECTIONS, NO_EMBEDDER, Server, connections, embed, model_routes};
+use super::embedding::{Embedding, embed};
+use super::http::{self, Failed, failed};
+use super::{
+    MAX_EMBEDDINGS, MORE_CONNECTIONS, NO_EMBEDDER, NO_RERANKER, Server, connections, model_routes, reply, show_slots,
+};
 use crate::api::listed;
 use crate::shape::now;
+use crate::vocabulary::{detokenize, tokenize};
 use crate::{ApiError, EmbeddingRequest, RerankRequest};
 
 /// What a [`Server`] for a model of vectors or scores serves.
@@ -25,8 +30,8 @@ pub struct OneEmbedder {
 
 impl Server<OneEmbedder> {
     /// A server of a model that computes vectors, as `llama-server --embedding`, or scores, as `llama-server --rerank`:
-    /// it answers `/v1/embeddings`, or `/v1/rerank` and its other paths, and in addition `/v1/models` and `/health`.
-    /// Other paths are answered with status 501.
+    /// it answers `/v1/embeddings`, or `/v1/rerank` and its other paths, and in addition `/tokenize`, `/detokenize`,
+    /// `/props`, `/slots`, `/metrics`, `/v1/models` and `/health`. Other paths are answered with status 501.
     ///
     /// # Errors
     ///
@@ -70,7 +75,8 @@ fn models(embedding: &Embedding) -> Value {
     json!({"object": "list", "data": [model]})
 }
 
-/// The routes of a model for vectors, or for scores.
+/// The routes of a model for vectors, or for scores. Clients of llama-server ask it for more: tokens, properties, slots
+/// and counts.
 pub(super) fn embedding_routes(embedding: Embedding, is_reranker: bool) -> Router {
     let name = embedding.name.clone();
     let fallback = async move || {
@@ -80,14 +86,26 @@ pub(super) fn embedding_routes(embedding: Embedding, is_reranker: bool) -> Route
         );
         Failed::from(ApiError::new(501, message))
     };
-    if is_reranker {
-        let rerank =
-            move |body| embed((Some(embedding), NO_EMBEDDER), body, RerankRequest::read_for, RerankRequest::answer);
+    let not_allowed = async |method: Method, uri: Uri| {
+        failed(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not accept {method}", uri.path()))
+    };
+    let [to_tokens, to_text] = [(); 2].map(|()| embedding.model.clone());
+    let [props, slots, metrics] = [(); 3].map(|()| embedding.clone());
+    let router = Router::new()
+        .route("/tokenize", post(move |body| reply(body, move |body| tokenize(&to_tokens, body))))
+        .route("/detokenize", post(move |body| reply(body, move |body| detokenize(&to_text, body))))
+        .route("/props", get(async move || Ok::<_, Failed>(Json(http::blocking(move || props.props()).await?))))
+        .route("/slots", get(async move |uri: Uri| show_slots(slots.slots(), &uri)))
+        .route("/metrics", get(async move || metrics.metrics().response()));
+    let router = if is_reranker {
+        let loaded = (Some(embedding), NO_RERANKER);
+        let rerank = move |body| embed(loaded, body, RerankRequest::read_for, RerankRequest::compute);
         let paths = ["/v1/rerank", "/v2/rerank", "/rerank"];
-        let routes = paths.into_iter().fold(Router::new(), |routes, path| routes.route(path, post(rerank.clone())));
-        return routes.fallback(fallback);
-    }
-    let vectors =
-        move |body| embed((Some(embedding), NO_EMBEDDER), body, EmbeddingRequest::read_for, EmbeddingRequest::answer);
-    Router::new().route("/v1/embeddings", post(vectors)).fallback(fallback)
+        paths.into_iter().fold(router, |routes, path| routes.route(path, post(rerank.clone())))
+    } else {
+        let loaded = (Some(embedding), NO_EMBEDDER);
+        let vectors = move |body| embed(loaded, body, EmbeddingRequest::read_for, EmbeddingRequest::compute);
+        router.route("/v1/embeddings", post(vectors))
+    };
+    router.fallback(fallback).method_not_allowed_fallback(not_allowed)
 }

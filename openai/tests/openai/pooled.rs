@@ -154,6 +154,12 @@ fn each_surface_goes_to_the_model_that_it_names_and_answers_as_that_model_alone(
     assert_eq!(status, 404, "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("`embed`"), "{refused}");
     assert_eq!(server.post("/v1/completions", &json!({"model": "vectors", "prompt": "a"})).0, 501);
+    // It has the same vocabulary.
+    let tokens = |model| server.post("/tokenize", &json!({"model": model, "content": "In the beginning"}));
+    assert_eq!(tokens("vectors"), tokens("a"));
+    assert_eq!(server.get("/props?model=vectors").1["model_alias"], "vectors");
+    assert_eq!(server.get("/slots?model=vectors").1[0]["is_processing"], false);
+    assert_eq!(server.get("/metrics?model=vectors").0, 200);
 }
 
 #[test]

@@ -19,6 +19,9 @@ use crate::spec::ModelSpec;
 /// How long a pool waits for others to give memory: two of their checks of the memory, and some more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Pause between two looks whether others have given memory. A look reads the notices of all of them.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Pause before others are asked again for the same model.
 const PAUSE: Duration = Duration::from_secs(60);
 
@@ -63,7 +66,7 @@ impl Shared {
         while begun.elapsed() < PATIENCE && given < wanted && !self.lock().is_closed {
             // Two pools that ask each other both give.
             has_given |= self.give_to_others();
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(LOOK);
             given = before.saturating_sub(held(&self.of_others()));
         }
         if given > 0

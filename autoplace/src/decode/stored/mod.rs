@@ -518,7 +518,7 @@ impl Stored {
 
     /// Waits until the folder's thread has written all pieces, unless the folder does not answer.
     pub(crate) fn wait(&self) {
-        self.of.store.wait_for_writer();
+        drop(self.of.store.wait_for_writer());
     }
 
     /// Continues with the store of the re-placed model.

@@ -22,10 +22,11 @@ use tower::ServiceExt;
 
 use super::{Pooled, Routed, api_error, names, waiting};
 use crate::error::WORKER_DIED;
+use crate::server::embedding::Embedding;
 use crate::server::http::{Body, Carried, Failed, blocking};
 use crate::server::paths::{self, Known};
 use crate::server::vectors::embedding_routes;
-use crate::server::{Embedding, not_allowed, not_found, routes};
+use crate::server::{not_allowed, not_found, routes};
 use crate::timings::Totals;
 use crate::{Api, ApiError};
 
@@ -350,8 +351,7 @@ impl Routed {
     fn routes_of(&self, computes: &Computes, handle: &ModelHandle) -> Result<NamedRoutes, ApiError> {
         let (routes, totals) = match computes {
             Computes::Vectors(embedding, pooling) => {
-                let embedding = Embedding { name: handle.name().to_owned(), ..embedding.clone() };
-                (embedding_routes(embedding, *pooling == Pooling::Rank), None)
+                (embedding_routes(embedding.named(handle.name()), *pooling == Pooling::Rank), None)
             }
             Computes::Texts(engine) => {
                 let api = Api::new(handle, engine, handle.name()).sharing(&self.numbers, &self.responses, self.created);

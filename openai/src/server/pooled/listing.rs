@@ -1,15 +1,12 @@
 //! The paths that the pool itself answers: the list of its models with their states, loading and unloading, its page,
 //! and its counts.
 
-use std::fmt;
-
 use autoplace_pool::{ModelStatus, Residence};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -129,11 +126,10 @@ pub(super) async fn metrics(State(pooled): State<Pooled>, uri: Uri, request: Req
         query.autoload.get_or_insert(false);
         return super::forward::forward_as(pooled, request, query).await;
     }
-    let text = text(&pooled.of.pool.status()).map_err(|error| ApiError::new(500, error.to_string()))?;
-    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+    metrics::response(&counts(&pooled.of.pool.status()))
 }
 
-fn text(models: &[ModelStatus]) -> Result<String, fmt::Error> {
+fn counts(models: &[ModelStatus]) -> Registry {
     type Count = fn(&ModelStatus) -> i64;
     let counts: [(&str, &str, Count); 4] = [
         ("autoplace:model_loaded", "Whether the model is loaded", |model| i64::from(state(model) == "loaded")),
@@ -152,9 +148,7 @@ fn text(models: &[ModelStatus]) -> Result<String, fmt::Error> {
         }
         registry.register(name, help, family);
     }
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
+    registry
 }
 
 /// This request needs no key, so the answer contains only counts and no names.
