@@ -3,8 +3,11 @@
 
 #[cfg(feature = "man")]
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use console::Term;
 
 use crate::cache::CacheVerb;
 use crate::devices::DevicesArgs;
@@ -17,6 +20,7 @@ use crate::ps::PsArgs;
 use crate::runtime::RuntimeVerb;
 use crate::talk::{RunArgs, ServeArgs, TalkArgs};
 use crate::template::TemplateArgs;
+use crate::terminal::wrapped;
 
 /// Places a local model: the fastest safe placement, with every byte accounted for.
 #[derive(Debug, Parser)]
@@ -83,6 +87,22 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "autoplace", &mut script);
     String::from_utf8_lossy(&script).trim_end().to_owned()
+}
+
+/// Prints the help, or what is wrong with the arguments. Returns the exit code.
+///
+/// The help for a terminal is wrapped to the terminal's width. clap can do this too (its feature `wrap_help`), but it
+/// would also wrap the help for a pipe.
+pub(crate) fn refused(error: &clap::Error) -> ExitCode {
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
+    let terminal = if error.use_stderr() { Term::stderr() } else { Term::stdout() };
+    let Some((_, columns)) = terminal.size_checked().filter(|_| is_help) else { error.exit() };
+    let help = error.render();
+    let help = if terminal.features().colors_supported() { help.ansi().to_string() } else { help.to_string() };
+    let lines: Vec<String> = help.trim_end().lines().map(|line| wrapped(line, columns.into())).collect();
+    // If printing fails, nobody reads it.
+    let _ = terminal.write_line(&lines.join("\n"));
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 #[cfg(test)]

@@ -97,13 +97,16 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Reads a report of `doctor`, or the description of a machine.
-fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
-    let text = files::read(file)?;
+fn read(file: &Path) -> Result<Evidence, String> {
+    const REPORT: &str = "a report is what `autoplace doctor --report` prints";
+    let text = files::read(file).map_err(|error| {
+        format!("{error}; {REPORT}, and a machine is a file that `autoplace devices --write` writes")
+    })?;
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
         // The file looks like a report. So the error that is returned is the one from parsing a report.
-        Err(error) if text.contains("\"machine\"") => Err(in_file(file, error).into()),
-        Err(_) => Ok(Evidence::new(Machine::read(file)?)),
+        Err(error) if text.contains("\"machine\"") => Err(format!("{}; {REPORT}", in_file(file, error))),
+        Err(_) => Machine::read(file).map(Evidence::new).map_err(|error| format!("{error}, and {REPORT}")),
     }
 }
 

@@ -70,7 +70,10 @@ fn main() -> ExitCode {
     }
     let notes = words.notes.iter().chain(&words.left_out);
     notes.for_each(|note| line_to_stderr(in_one_line(&format!("note: {note}"))));
-    let args = Args::parse_from(words.words);
+    let args = match Args::try_parse_from(words.words) {
+        Ok(args) => args,
+        Err(refused) => return args::refused(&refused),
+    };
     let simulated = match &args.verb {
         Verb::Plan(args) => &args.gpu[..],
         Verb::Measure(args) => &args.gpu,

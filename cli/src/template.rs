@@ -7,7 +7,6 @@ use autoplace::chat::{self, ChatTemplate, Conversation, FAMILIES};
 use autoplace::gguf::{self, Header};
 use autoplace::load;
 use autoplace::plan::Request;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::files;
@@ -39,6 +38,10 @@ pub(crate) struct TemplateArgs {
     pub(crate) no_tool_descriptions: bool,
 }
 
+/// The ends of the errors for files that are not messages or tools.
+const MESSAGES: &str = r#"--messages takes a JSON list such as [{"role": "user", "content": "Hi"}]"#;
+const TOOLS: &str = r#"--tools takes a JSON list such as [{"type": "function", "function": {"name": "f"}}]"#;
+
 /// Renders the prompt.
 pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     let mut template = open(&here(&args.model, &Request::new(), || Ok(load::detect()?))?)?;
@@ -47,7 +50,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     }
     template = template.describe_tools(!args.no_tool_descriptions);
     let messages = match &args.messages {
-        Some(file) => read(file)?,
+        Some(file) => files::json(file, MESSAGES)?,
         None => vec![
             json!({"role": "system", "content": "You are a helpful assistant."}),
             json!({"role": "user", "content": "Why is the sky blue?"}),
@@ -57,7 +60,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     };
     let mut conversation = Conversation::from_json(messages).add_generation_prompt(!args.no_generation_prompt);
     if let Some(tools) = &args.tools {
-        conversation = conversation.tools_json(read(tools)?);
+        conversation = conversation.tools_json(files::json(tools, TOOLS)?);
         if !args.no_tool_descriptions && !template.supports_tools() {
             line_to_stderr("the template shows no tools: they are described in the system message");
         }
@@ -121,8 +124,4 @@ pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn
         format!("--template {problem}; there is no family `{name}` either: use {}, or a file", FAMILIES.join(", "))
     })?;
     Ok(ChatTemplate::from_source(&source, header)?)
-}
-
-fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
-    serde_json::from_str(&files::read(path)?).map_err(|error| files::in_file(path, error))
 }

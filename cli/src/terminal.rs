@@ -76,12 +76,62 @@ pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item 
     })
 }
 
+/// Breaks a line of a help at spaces, so that it fits into this width. Further lines are indented as far as the line's
+/// text: behind its indentation, or behind the first column of a table. If the first column leaves little room, the
+/// text begins below it.
+pub(crate) fn wrapped(line: &str, width: usize) -> String {
+    const MIN_TEXT: usize = 40;
+    // clap indents text below a flag as far.
+    const BELOW: usize = 10;
+    if measure_text_width(line) <= width {
+        return line.to_owned();
+    }
+    let after_spaces = |from: usize| line.len() - line[from..].trim_start_matches(' ').len();
+    let indentation = after_spaces(0);
+    let column = line[indentation..].find("  ").map(|gap| after_spaces(indentation + gap));
+    let (head, text) = line.split_at(column.unwrap_or(indentation));
+    let mut indent = measure_text_width(head);
+    let mut lines = head.to_owned();
+    if column.is_some() && indent + MIN_TEXT > width {
+        indent = BELOW;
+        lines = format!("{}\n{:indent$}", head.trim_end_matches(' '), "");
+    }
+    let mut used = indent;
+    for word in text.split(' ') {
+        let length = measure_text_width(word);
+        if used > indent && used + 1 + length > width {
+            lines += &format!("\n{:indent$}", "");
+            used = indent;
+        } else if used > indent {
+            lines.push(' ');
+            used += 1;
+        }
+        lines.push_str(word);
+        used += length;
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
     fn text_for_a_terminal_has_no_control_characters() {
         let text = "a\tb\n\u{1b}[2J\u{9b}2J\u{7}\r\u{7f}é";
         assert_eq!(super::shown(text), "a\tb\n [2J 2J   é");
+    }
+
+    #[test]
+    fn a_long_line_of_a_help_is_broken_at_spaces_and_keeps_its_columns() {
+        let wrapped = |line, width| super::wrapped(line, width);
+        assert_eq!(wrapped("  run  Answers a prompt", 23), "  run  Answers a prompt");
+        let verb = "  \u{1b}[1mrun\u{1b}[0m  Answers a prompt, or begins a chat without one";
+        let broken = "  \u{1b}[1mrun\u{1b}[0m  Answers a prompt, or begins a chat\n       without one";
+        assert_eq!(wrapped(verb, 48), broken);
+        assert_eq!(wrapped("          Keys of the draft model", 30), "          Keys of the draft\n          model");
+        // A narrow terminal has no room beside the first column.
+        let below = "  completions\n          Prints a script of a shell";
+        assert_eq!(wrapped("  completions    Prints a script of a shell", 40), below);
+        assert_eq!(wrapped("a-word-that-is-too-long b", 5), "a-word-that-is-too-long\nb");
     }
 
     #[test]

@@ -180,7 +180,8 @@ impl Measurement {
     ///
     /// A line that names the problem and its position.
     pub fn from_json(text: &str) -> Result<Self, String> {
-        let read: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let read: Self = serde_json::from_str(text)
+            .map_err(|error| format!("{error}; a measurement is a file that `autoplace measure --write` writes"))?;
         match read.version {
             Self::VERSION => Ok(read),
             other => Err(format!("its version is {other}, and only {} is supported", Self::VERSION)),

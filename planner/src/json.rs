@@ -17,19 +17,27 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The text of a file of accepted length.
-pub(crate) fn read(file: &Path) -> io::Result<String> {
+/// The text of a file of accepted length. `expected` is the sentence that says which file it should be; it ends the
+/// error for a file of another kind.
+pub(crate) fn read(file: &Path, expected: &str) -> io::Result<String> {
     // This is checked before the file is opened, because opening a pipe would wait for a writer.
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let mut text = String::new();
-    let read = File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
-    if read as u64 > MAX_FILE_BYTES {
-        let problem = format!("more than {MAX_FILE_BYTES} bytes, which no saved plan or machine has");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    let wrong = |kind, problem: String| Err(io::Error::new(kind, format!("{problem}; {expected}")));
+    if bytes.starts_with(b"GGUF") {
+        return wrong(io::ErrorKind::InvalidData, "it is a GGUF file".to_owned());
     }
-    Ok(text)
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let problem = format!("more than {MAX_FILE_BYTES} bytes, which no saved plan or machine has");
+        return wrong(io::ErrorKind::FileTooLarge, problem);
+    }
+    String::from_utf8(bytes).or_else(|error| {
+        let end = error.utf8_error().valid_up_to();
+        wrong(io::ErrorKind::InvalidData, format!("byte {end} is not text in UTF-8"))
+    })
 }
 
 /// Writes a temporary file into the folder of the destination and renames it, so that a reader sees either the whole
@@ -55,16 +63,23 @@ pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Deserialises a document. Fails for a wrong field, a `version` above `latest`, and a string with a control character.
-/// The error names the problem.
-pub(crate) fn versioned<T>(text: &str, latest: u64, read: fn(&str) -> Result<T, String>) -> Result<T, String> {
-    let document = parse(text, |value| Value::deserialize(value))?;
+/// The error names the problem. `expected` is the sentence that says which document it should be; it ends the error for
+/// a text that cannot be deserialised.
+pub(crate) fn versioned<T>(
+    text: &str,
+    expected: &str,
+    latest: u64,
+    read: fn(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    let wrong = |problem: String| format!("{problem}; {expected}");
+    let document = parse(text, |value| Value::deserialize(value)).map_err(wrong)?;
     if has_control_character(&document) {
         return Err("a string contains a control character".to_owned());
     }
     match document.get("version") {
-        None | Some(Value::Null) => read(text),
+        None | Some(Value::Null) => read(text).map_err(wrong),
         Some(Value::Number(number)) if number.as_u64().is_some_and(|version| (1..=latest).contains(&version)) => {
-            read(text)
+            read(text).map_err(wrong)
         }
         Some(Value::Number(number)) => {
             Err(format!("version is {number}, but this program reads only versions up to {latest}"))
@@ -195,7 +210,7 @@ mod tests {
     #[test]
     fn devices_are_not_read_and_stay_devices_when_written_to() {
         for device in ["/dev/zero", "/dev/null", "/"] {
-            let error = read(device.as_ref()).unwrap_err().to_string();
+            let error = read(device.as_ref(), "").unwrap_err().to_string();
             assert_eq!(error, "not a regular file", "{device}");
         }
         write("/dev/null".as_ref(), "{}").unwrap();
@@ -212,7 +227,7 @@ mod tests {
             write(&path, text).unwrap();
             let mut before = String::new();
             open.read_to_string(&mut before).unwrap();
-            assert_eq!((before.as_str(), read(&path).unwrap().as_str()), ("the first", text));
+            assert_eq!((before.as_str(), read(&path, "").unwrap().as_str()), ("the first", text));
         }
         let files = fs::read_dir(folder.path()).unwrap();
         assert_eq!(files.count(), 1);
@@ -234,7 +249,7 @@ mod tests {
         fs::set_permissions(&written, fs::Permissions::from_mode(0o600)).unwrap();
         write(&link, "two").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(read(&written).unwrap(), "two");
+        assert_eq!(read(&written, "").unwrap(), "two");
         assert_eq!(mode(&written) & 0o777, 0o600);
     }
 

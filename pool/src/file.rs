@@ -70,11 +70,22 @@ impl PoolFile {
     pub fn read_with_defaults(path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let path = path.as_ref();
         let error = |source| Error::Read { file: path.to_owned(), source };
-        let mut text = String::new();
-        File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)).map_err(error)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(error(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {MAX_BYTES} bytes"))));
+        let wrong = |kind, problem: &str| {
+            let expected = "a file of models is TOML (docs/pool.md)";
+            error(io::Error::new(kind, format!("{problem}; {expected}")))
+        };
+        let mut bytes = Vec::new();
+        File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(error)?;
+        if bytes.starts_with(b"GGUF") {
+            return Err(wrong(io::ErrorKind::InvalidData, "it is a GGUF file"));
         }
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(wrong(io::ErrorKind::FileTooLarge, &format!("more than {MAX_BYTES} bytes")));
+        }
+        let text = String::from_utf8(bytes).map_err(|problem| {
+            let end = problem.utf8_error().valid_up_to();
+            wrong(io::ErrorKind::InvalidData, &format!("byte {end} is not text in UTF-8"))
+        })?;
         Self::parse_with_defaults(&text, path, defaults)
     }
 

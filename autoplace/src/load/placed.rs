@@ -42,7 +42,7 @@ impl Placed {
         let Prepared { plan, machine, .. } = prepared;
         let gpus = gpu_reports(prepared, before, run, learn);
         let report = LoadReport {
-            notes: gpus.iter().flat_map(notes).collect(),
+            notes: gpus.iter().flat_map(notes).chain(threads.too_many(&machine.host)).collect(),
             gpus,
             host: HostReport {
                 planned: plan.host().map(|host| host.footprint).unwrap_or_default(),

@@ -133,6 +133,26 @@ fn requested_threads_are_kept() {
 }
 
 #[test]
+fn more_threads_than_can_run_at_once_are_kept_and_noted() {
+    // Under a quota of one and a half processors, two threads can run at once.
+    let many = std::thread::available_parallelism().map_or(1, |n| n.get() as u32) + 2;
+    let noted = |threads: u32, batch: u32| {
+        let model = Model::builder(demo_path()).n_threads(threads).n_threads_batch(batch).load().unwrap();
+        let report = model.report();
+        assert_eq!((report.threads.generation, report.threads.prompt), (threads, batch));
+        let (notes, whole) = (report.notes.clone(), report.to_string());
+        assert!(notes.iter().all(|note| whole.contains(note)), "{whole}");
+        notes.into_iter().find(|note| note.contains("threads")).unwrap_or_default()
+    };
+    let both = format!("{many} threads to generate and {many} threads for prompts on ");
+    assert!(noted(many, many).starts_with(&both), "{}", noted(many, many));
+    let prompts = noted(1, many);
+    assert!(prompts.starts_with(&format!("{many} threads for prompts on ")), "{prompts}");
+    assert!(prompts.contains(" as requested, are slow"), "{prompts}");
+    assert_eq!(noted(1, 1), "");
+}
+
+#[test]
 fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let load = |available, allow| {
         let mut request = Request::new().n_gpu_layers(GpuLayers::Exactly(0));

@@ -21,7 +21,7 @@ use autoplace_measure::{Measure, Measurement, Protocol, Steps, Variant};
 use clap::{ValueEnum, value_parser};
 
 use crate::ask::AskArgs;
-use crate::files::{in_file, read};
+use crate::files::{in_file, parsed, read};
 use crate::flags::Flags;
 use crate::gpu::{self, Simulated};
 use crate::picture::{self, Series};
@@ -294,9 +294,10 @@ impl MeasureArgs {
 
 /// Texts from a file: one on each line, or a JSON list.
 fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
-    let text = read(file)?;
+    const EXPECTED: &str = "prompts are a JSON list of texts, or a text with one prompt on each line";
+    let text = read(file).map_err(|error| format!("{error}; {EXPECTED}"))?;
     let texts: Vec<String> = match text.trim_start().starts_with('[') {
-        true => serde_json::from_str(&text).map_err(|error| in_file(file, error))?,
+        true => parsed(file, &text, EXPECTED)?,
         false => text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect(),
     };
     if texts.is_empty() {

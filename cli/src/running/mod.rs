@@ -57,7 +57,10 @@ fn address(process: &Process, program: Program) -> (String, Http) {
 
 fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
     let http = |url: &str| Http::new(url, process.key());
-    let listens = |url: &String| TcpStream::connect(url.trim_start_matches("http://")).is_ok();
+    let listens = |url: &String| {
+        let address = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
+        TcpStream::connect(address).is_ok()
+    };
     let at = match urls.len() {
         1 => 0,
         _ => {

@@ -148,7 +148,8 @@ impl Process {
         variables.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// The addresses that the program's server may have. If the port is not known, there are several.
+    /// The addresses that the program's server may have, with the prefix of its paths. If the port is not known, there
+    /// are several.
     pub(super) fn urls(&self, program: Program) -> Vec<String> {
         let (host, port) = if matches!(program, Program::LmStudio | Program::KoboldCpp) {
             let usual = if program == Program::LmStudio { "1234" } else { "5001" };
@@ -183,7 +184,17 @@ impl Process {
             host => host.to_owned(),
         };
         let ports = port.map_or(LLAMA_SERVER_PORTS.to_vec(), |port| vec![port]);
-        ports.into_iter().map(|port| format!("http://{host}:{port}")).collect()
+        let prefix = self.prefix(program);
+        ports.into_iter().map(|port| format!("http://{host}:{port}{prefix}")).collect()
+    }
+
+    /// The path that precedes all paths of the program's server, as llama-server was started with it.
+    fn prefix(&self, program: Program) -> &str {
+        match program {
+            Program::LlamaServer => self.value(&["--api-prefix"]).or(self.variable("LLAMA_ARG_API_PREFIX")),
+            Program::Ollama | Program::LmStudio | Program::KoboldCpp => None,
+        }
+        .unwrap_or_default()
     }
 
     /// A key with which llama-server shows its slots: the first of its keys.
@@ -262,6 +273,11 @@ mod tests {
         assert_eq!(said, "http://127.0.0.1:81");
         assert_eq!(url(Program::LlamaServer, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
         assert_eq!(url(Program::LlamaServer, "llama-server --host ::1", &[]), "http://[::1]:9931 http://[::1]:8080");
+        let prefixed =
+            url(Program::LlamaServer, "llama-server --port 81 --api-prefix /a/b", &["LLAMA_ARG_API_PREFIX=/c"]);
+        assert_eq!(prefixed, "http://127.0.0.1:81/a/b");
+        let prefixed = url(Program::LlamaServer, "llama-server --port 81", &["LLAMA_ARG_API_PREFIX=/c"]);
+        assert_eq!(prefixed, "http://127.0.0.1:81/c");
         assert_eq!(url(Program::LmStudio, "lm-studio", &[]), "http://127.0.0.1:1234");
         assert_eq!(url(Program::KoboldCpp, "koboldcpp a.gguf", &[]), "http://127.0.0.1:5001");
         assert_eq!(url(Program::KoboldCpp, "koboldcpp --port=81 a.gguf", &[]), "http://127.0.0.1:81");

@@ -42,6 +42,19 @@ impl DraftArgs {
         }
     }
 
+    /// A note on options that have no effect.
+    pub(super) fn without_effect(&self) -> Option<String> {
+        let is_model = self.draft_model.is_some() || self.mtp;
+        let drafts = is_model || self.prompt_lookup;
+        let given = [
+            self.draft_max.filter(|_| !drafts).map(|most| format!("--draft-max {most}")),
+            self.draft_p_min.filter(|_| !is_model).map(|p_min| format!("--draft-p-min {p_min}")),
+        ];
+        let given: Vec<String> = given.into_iter().flatten().collect();
+        let lacking = if drafts { "--prompt-lookup knows no probabilities" } else { "nothing drafts tokens" };
+        (!given.is_empty()).then(|| format!("{} has no effect: {lacking}", given.join(" ")))
+    }
+
     pub(super) fn load(&self, mut builder: ModelBuilder) -> ModelBuilder {
         if let Some(file) = &self.draft_model {
             builder = builder.draft(file).draft_options(self.options.options());

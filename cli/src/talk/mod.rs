@@ -119,6 +119,7 @@ fn prompt(said: Option<&str>, is_stdin: bool) -> Result<Option<String>, Box<dyn 
 /// person, or answers every line of a pipe.
 fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
     args.drafts.check()?;
+    args.drafts.without_effect().iter().for_each(note);
     // The session reports the sentinel's events.
     warnings::show(false);
     let stop = Stop::listen()?;

@@ -20,7 +20,7 @@ use autoplace::generate::{Engine, EngineBuilder};
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
 use autoplace::plan::{Context, Request};
-use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load};
+use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, Plan, WorkerProcess, load};
 use autoplace_openai::Api;
 #[cfg(feature = "media")]
 use autoplace_openai::MediaHosts;
@@ -188,6 +188,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         store.iter().cloned().fold(builder, ModelBuilder::prompt_store)
     };
     let Some(model) = args.load.load(&path, request, &stop, more)? else { return Ok(ExitCode::from(130)) };
+    args.engine().lowered(&model.placement()).iter().for_each(note);
     let engine = args.engine().set(Engine::builder(&model)).start()?;
     let (name, aliases) = args.names(&path);
     let mut api = aliases.into_iter().fold(Api::new(&model, &engine, name), Api::alias);
@@ -318,6 +319,13 @@ pub(super) struct EngineSettings {
 }
 
 impl EngineSettings {
+    /// A note on a chunk of prompts that is larger than a batch of this plan.
+    fn lowered(self, plan: &Plan) -> Option<String> {
+        let batch = plan.context.n_batch.min(plan.context.n_ctx);
+        let chunk = self.prompt_chunk.filter(|&chunk| chunk > batch)?;
+        Some(format!("a batch has {batch} tokens, so --prompt-chunk is {batch} instead of {chunk}"))
+    }
+
     pub(super) fn set(self, builder: EngineBuilder) -> EngineBuilder {
         // `ahead` limits how many tokens are buffered for a slow client.
         let builder = builder.queue(self.queue).ahead(256);
@@ -359,6 +367,12 @@ impl clap::Args for ServedModel {
     }
 }
 
+/// The time without an event after which a stream gets a comment; `None` for no comments.
+fn ping(seconds: i64) -> Option<Duration> {
+    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs)
+}
+
 impl ServeArgs {
     /// The maximum number of tokens of an answer whose request sets none.
     pub(super) fn max_tokens(&self) -> Option<usize> {
@@ -375,8 +389,7 @@ impl ServeArgs {
         mut server: Server<Served>,
         keys: Vec<String>,
     ) -> Result<Server<Served>, Box<dyn Error>> {
-        let seconds = u64::try_from(self.sse_ping_interval).ok().filter(|seconds| *seconds > 0);
-        server = server.timeout(self.timeout()).ping(seconds.map(Duration::from_secs));
+        server = server.timeout(self.timeout()).ping(ping(self.sse_ping_interval));
         if let Some(prefix) = self.api_prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
             server = server.prefix(prefix)?;
         }
@@ -546,7 +559,14 @@ pub(super) fn name_of(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{address, keys_in, prefix};
+    use std::time::Duration;
+
+    use super::{address, keys_in, ping, prefix};
+
+    #[test]
+    fn minus_one_and_zero_are_no_pings() {
+        assert_eq!([-1, 0, 3].map(ping), [None, None, Some(Duration::from_secs(3))]);
+    }
 
     #[test]
     fn a_file_of_keys_has_a_key_in_each_line_and_at_least_one() {

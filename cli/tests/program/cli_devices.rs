@@ -174,10 +174,20 @@ fn a_wrong_machine_file_is_named_with_its_field() {
         user.fails(&["devices", "--machine", file], 1, words);
         user.fails(&["plan", &demo(), "--machine", file], 1, words);
     };
-    for (text, field) in [(wrong.to_string(), "gpus[0].total"), ("not JSON".to_owned(), "line 1")] {
+    let written = "a machine is a file that `autoplace devices --write` writes";
+    for (text, field) in [
+        (wrong.to_string(), "gpus[0].total"),
+        ("not JSON".to_owned(), "line 1 column 2"),
+        ("[models.a]\nmodel = \"a.gguf\"\n".to_owned(), "line 1 column 2"),
+        ("{\n  \"model\": 1\n}".to_owned(), "missing field `gpus` at line 3 column 1"),
+        ("{\n  \"gpus\": [\n".to_owned(), "gpus[0]: EOF while parsing a list at line 3 column 0"),
+    ] {
         let file = file(&user, text);
-        refused(&file, &[&file, field]);
+        refused(&file, &[&file, field, written]);
+        user.fails(&["doctor", "--machine", &file], 1, &[&file, field, written, "`autoplace doctor --report` prints"]);
     }
+    refused(&demo(), &[&demo(), "it is a GGUF file", written]);
+    user.fails(&["doctor", "--machine", &demo()], 1, &[&demo(), "it is a GGUF file", written]);
     let missing = path(&user, "missing.json");
     refused(&missing, &[&missing]);
     let nowhere = path(&user, "no/such/folder/machine.json");

@@ -120,7 +120,23 @@ fn an_impossible_measurement_is_refused_before_anything_is_measured() {
     user.fails(&["measure", empty], 1, &["empty.txt"]);
     let json = user.path("other.json");
     fs::write(&json, "{\"version\": 7}").unwrap();
-    user.fails(&["measure", json.to_str().unwrap()], 1, &["other.json"]);
+    let written = "a measurement is a file that `autoplace measure --write` writes";
+    user.fails(
+        &["measure", json.to_str().unwrap()],
+        1,
+        &["other.json", "missing field", "at line 1 column 14", written],
+    );
+    let cut = user.path("cut.txt");
+    fs::write(&cut, "[\"one\",\n").unwrap();
+    let listed = ["cut.txt", "EOF while parsing a value at line 2 column 0", "prompts are a JSON list of texts, or"];
+    user.fails(&["measure", &demo, "--prompts", cut.to_str().unwrap()], 1, &listed);
+    user.fails(&["measure", &demo, "--prompts", &demo], 1, &[&demo, "it is a GGUF file", "prompts are"]);
+    let not_plan = ["other.json", "version is 7, but this program reads only versions up to 1"];
+    user.fails(&["measure", &demo, "--before", json.to_str().unwrap()], 1, &not_plan);
+    let machine = user.path("machine.json");
+    fs::write(&machine, "{\"version\": 1}").unwrap();
+    let not_plan = ["machine.json", "missing field `made_by` at line 1 column 14", "a plan is a file that"];
+    user.fails(&["measure", &demo, "--before", machine.to_str().unwrap()], 1, &not_plan);
     user.fails(&["measure", json.to_str().unwrap(), "--full"], 1, &["only shown again"]);
     user.fails(&["measure", &demo, "--steps", "1"], 2, &["--steps"]);
     user.fails(&["measure", &demo, "--ready", "--format", "markdown"], 1, &["--ready"]);

@@ -96,6 +96,43 @@ fn a_saved_plan_is_followed_and_an_answer_that_its_context_ends_says_so() {
     );
 }
 
+#[test]
+fn a_file_that_is_no_plan_is_named_with_what_it_should_be() {
+    let (user, demo) = (User::new(), demo());
+    let path = |name: &str| user.path(name).display().to_string();
+    let (plan, machine, cut, toml) = (path("plan.json"), path("pc.json"), path("cut.json"), path("pool.toml"));
+    user.says(&["plan", &demo, "--ctx", "64", "--save", &plan]);
+    user.says(&["devices", "--write", &machine]);
+    let whole = fs::read_to_string(&plan).unwrap();
+    fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    fs::write(&toml, "[models.a]\nmodel = \"a.gguf\"\n").unwrap();
+    let written = "a plan is a file that `autoplace plan --save` writes";
+    for (file, problem) in [
+        (&machine, "missing field `made_by` at line "),
+        (&cut, "EOF while parsing"),
+        (&toml, "line 1 column 2"),
+        (&demo, "it is a GGUF file"),
+    ] {
+        for args in [&["run", &demo, PROMPT, "--plan", file][..], &["serve", &demo, "--port", "0", "--plan", file]] {
+            user.fails(args, 1, &[&format!("{file}: "), problem, written]);
+        }
+    }
+}
+
+#[test]
+fn draft_options_without_effect_are_noted() {
+    let user = User::new();
+    let noted = |args: &[&str]| {
+        let (_, beside) = said(&talk(&user, &[&["run", "demo", PROMPT], args].concat(), ""));
+        beside.lines().find(|line| line.contains("has no effect")).map(str::to_owned)
+    };
+    let nothing = "--draft-max 5 --draft-p-min 0.5 has no effect: nothing drafts tokens";
+    assert_eq!(noted(&["--draft-max", "5", "--draft-p-min", "0.5"]).as_deref(), Some(nothing));
+    let lookup = "--draft-p-min 0.5 has no effect: --prompt-lookup knows no probabilities";
+    assert_eq!(noted(&["--prompt-lookup", "--draft-p-min", "0.5"]).as_deref(), Some(lookup));
+    assert_eq!(noted(&["--prompt-lookup", "--draft-max", "5"]), None);
+}
+
 /// The plan is for a card that this machine does not have.
 #[test]
 fn a_plan_that_cannot_be_followed_is_an_error_or_made_again_on_request() {
@@ -223,7 +260,14 @@ fn a_prompt_is_rendered_from_the_files_and_variables_of_the_user() {
 
     user.fails(&[&args[..], &["--set", "tone"]].concat(), 2, &["NAME=VALUE"]);
     let broken = file("broken.json", "[{");
-    user.fails(&["template", &template, "--messages", &broken], 1, &["broken.json"]);
+    user.fails(&["template", &template, "--messages", &broken], 1, &["broken.json", "line 1 column 2", "a JSON list"]);
+    let one = file("one.json", "{\n\"role\": \"user\"}");
+    user.fails(
+        &["template", &template, "--messages", &one],
+        1,
+        &["one.json", "expected a sequence at line 1", "a JSON list"],
+    );
+    user.fails(&["template", &template, "--tools", &demo()], 1, &[&demo(), "it is a GGUF file", "a JSON list"]);
 }
 
 #[test]

@@ -39,10 +39,17 @@ impl Terminal {
     /// Starts a chat with the demo model, these arguments and these environment variables. Waits until the first prompt
     /// is shown.
     fn chat(user: &User, args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let (pty, pts) = open().unwrap();
-        pty.resize(Size::new(ROWS, COLUMNS)).unwrap();
         let mut command = user.command(&[&["chat", &demo(), "--temp", "0"], args].concat());
         command.env("TERM", "xterm").env_remove("NO_COLOR").envs(variables.iter().copied());
+        let mut terminal = Self::start(command, COLUMNS);
+        terminal.prompt();
+        terminal
+    }
+
+    /// Starts a program in a terminal of this width.
+    fn start(command: std::process::Command, columns: u16) -> Self {
+        let (pty, pts) = open().unwrap();
+        pty.resize(Size::new(ROWS, columns)).unwrap();
         let child = Command::from(command).spawn(pts).expect("the program starts");
         let pty = Arc::new(pty);
         let (reader, (sender, output)) = (Arc::clone(&pty), sync_channel(0));
@@ -56,9 +63,16 @@ impl Terminal {
                 }
             }
         });
-        let mut terminal = Self { pty, child, output, parser: Parser::new(ROWS, COLUMNS, 0), seen: Vec::new() };
-        terminal.prompt();
-        terminal
+        Self { pty, child, output, parser: Parser::new(ROWS, columns, 0), seen: Vec::new() }
+    }
+
+    /// Everything that the program prints until it ends.
+    fn printed(mut self) -> String {
+        while let Ok(bytes) = self.output.recv_timeout(LONG) {
+            self.seen.extend(bytes);
+        }
+        self.child.wait().unwrap();
+        String::from_utf8(self.seen).unwrap().replace("\r\n", "\n")
     }
 
     fn screen(&self) -> &Screen {
@@ -138,6 +152,22 @@ fn number(text: &str, word: &str) -> usize {
 }
 
 const SHORT: [&str; 6] = ["--template", "chatml", "-n", "8", "--ctx", "1024"];
+
+#[test]
+fn the_help_is_wrapped_to_a_terminals_width_and_goes_whole_into_a_pipe() {
+    let user = User::new();
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    for args in [&["run", "--help"][..], &["--help"], &["help", "doctor"], &["serve", "-h"]] {
+        let piped = user.says(args);
+        assert!(args == ["--help"] || piped.lines().any(|line| line.chars().count() > 100), "{piped}");
+        let mut command = user.command(args);
+        command.env("TERM", "xterm").env("NO_COLOR", "1");
+        let wrapped = Terminal::start(command, 60).printed();
+        let longest = wrapped.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!((50..=60).contains(&longest.chars().count()), "{args:?}: {longest:?}");
+        assert_eq!(words(&wrapped), words(&piped));
+    }
+}
 
 #[test]
 fn a_person_asks_and_looks_at_the_placement_and_leaves() {

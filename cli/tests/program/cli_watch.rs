@@ -181,6 +181,23 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
 }
 
 #[test]
+fn a_server_behind_a_prefix_is_asked_there() {
+    let user = User::new();
+    let answers: serde_json::Map<String, Value> =
+        llama_server().as_object().unwrap().iter().map(|(path, body)| (format!("/a/b{path}"), body.clone())).collect();
+    let server = Recorded::new(answers.into());
+    let demo = demo();
+    let arguments = ["-m", &demo, "-ngl", "2", "--port", &server.port];
+    let by_flag = Process::new("llama-server", &[&arguments[..], &["--api-prefix", "/a/b"]].concat(), &[]);
+    let by_variable = Process::new("llama-server", &arguments, &[("LLAMA_ARG_API_PREFIX", "/a/b")]);
+    for process in [by_flag, by_variable] {
+        let (_, running, _) = watched(&user, process.id());
+        assert_eq!((&running["program"], &running["notes"]), (&"llama-server b11434-0000000".into(), &json!([])));
+    }
+    assert!(server.was_asked("/a/b/slots") && !server.was_asked("/props"));
+}
+
+#[test]
 fn another_server_at_its_address_is_not_taken_for_it() {
     let user = User::new();
     let mut answers = llama_server();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::server::{CHAT, Server, TEXT, read_until};
+use crate::server::{CHAT, Server, TEXT, read_until, seen_until};
 
 #[test]
 fn all_paths_are_behind_the_prefix_and_need_the_same_key() {
@@ -41,6 +41,31 @@ fn a_stream_that_waits_gets_comments_as_often_as_the_server_was_told() {
     read_until(&second, ":\n\n");
     read_until(&second, ":\n\n");
     drop((first, second));
+}
+
+#[test]
+fn a_stream_that_waits_gets_no_comments_from_a_server_without_pings() {
+    let server = Server::start(&["--parallel", "1", "--ctx", "4096", "--sse-ping-interval", "-1"]);
+    let body = |tokens: u32| {
+        json!({"prompt": "a", "max_tokens": tokens, "stream": true,
+            "logit_bias": {"0": -1000, "1": -1000, "2": -1000}})
+        .to_string()
+    };
+    let first = server.sent(TEXT, &body(3000));
+    read_until(&first, "data: ");
+    // The second stream waits until the first has ended.
+    let second = seen_until(&server.sent(TEXT, &body(4)), "data: [DONE]");
+    let (_, events) = second.split_once("\r\n\r\n").unwrap();
+    assert!(events.contains("data: {"), "{events}");
+    assert!(!events.lines().any(|line| line.starts_with(':')), "{events}");
+}
+
+#[test]
+fn a_large_chunk_of_prompts_is_lowered_to_a_batch_and_both_numbers_are_named() {
+    let server = Server::start(&["--ctx", "512", "--batch-size", "128", "--prompt-chunk", "4096"]);
+    let said = server.said();
+    assert!(said.contains("a batch has 128 tokens, so --prompt-chunk is 128 instead of 4096"), "{said}");
+    assert!(said.contains("128 tokens are computed at once (n_batch) instead of 512 (n_ubatch)"), "{said}");
 }
 
 #[test]

@@ -225,11 +225,17 @@ pub(crate) fn rest(mut stream: &TcpStream) -> String {
 }
 
 /// Reads until this text has arrived.
-pub(crate) fn read_until(mut stream: &TcpStream, text: &str) {
+pub(crate) fn read_until(stream: &TcpStream, text: &str) {
+    seen_until(stream, text);
+}
+
+/// Everything up to this text, which ends it.
+pub(crate) fn seen_until(mut stream: &TcpStream, text: &str) -> String {
     let mut seen = Vec::new();
     let mut byte = [0];
     while !seen.ends_with(text.as_bytes()) {
         assert_eq!(stream.read(&mut byte).expect("it goes on"), 1);
         seen.push(byte[0]);
     }
+    String::from_utf8(seen).expect("text")
 }

@@ -44,8 +44,11 @@ impl Series {
             }
         };
         if series.points.is_empty() {
-            let error = "neither a measurement of autoplace, nor JSON of llama-bench with generations, nor a table of n_gpu_layers and tokens per second";
-            return Err(error.to_owned());
+            let mut error = "neither a measurement of autoplace, nor JSON of llama-bench with generations, nor a table of n_gpu_layers and tokens per second".to_owned();
+            if let (true, Err(problem)) = (text.trim_start().starts_with('{'), Measurement::from_json(text)) {
+                error += &format!(": {problem}");
+            }
+            return Err(error);
         }
         Ok(series)
     }

@@ -27,6 +27,9 @@ use crate::json;
 /// Increases when the meaning of the figures changes.
 const VERSION: u32 = 3;
 
+/// The end of the message about a file that is not a measurement.
+const EXPECTED: &str = "autoplace writes this file itself";
+
 /// The kinds of figures. Each is the prefix of a file's name.
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
@@ -162,7 +165,7 @@ impl MeasurementCache {
         let folder = self.folder.as_ref()?;
         let file = folder.join(name(kind, key));
         let of = file.clone();
-        let text = ask_within(self.patience, folder, move || json::read(&of)).inspect_err(|error| {
+        let text = ask_within(self.patience, folder, move || json::read(&of, EXPECTED)).inspect_err(|error| {
             if error.kind() != ErrorKind::NotFound {
                 tracing::debug!(%error, file = %file.display(), "cannot be read");
             }

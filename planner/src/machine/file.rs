@@ -13,6 +13,9 @@ use crate::json;
 /// The version increases when an older program would misread a file. New keys alone do not increase it.
 const VERSION: u64 = 1;
 
+/// The end of the error for a file that is not a machine.
+const EXPECTED: &str = "a machine is a file that `autoplace devices --write` writes";
+
 /// The error for an invalid machine, or for a machine file that cannot be read, written or parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
@@ -46,9 +49,9 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// [`MachineError`] names the missing or wrong key, or a version that is too new.
+    /// [`MachineError`] names the missing or wrong key with its line and column, or a version that is too new.
     pub fn from_json(text: &str) -> Result<Self, MachineError> {
-        let machine: Self = json::versioned(text, VERSION, Self::from_text).map_err(MachineError::new)?;
+        let machine: Self = json::versioned(text, EXPECTED, VERSION, Self::from_text).map_err(MachineError::new)?;
         machine.check()?;
         Ok(machine)
     }
@@ -63,7 +66,7 @@ impl Machine {
     /// Reads a machine from a regular file of at most 4 MiB, in the same way as [`from_json`](Self::from_json).
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
-        let read = json::read(file).map_err(MachineError::new);
+        let read = json::read(file, EXPECTED).map_err(MachineError::new);
         read.and_then(|text| Self::from_json(&text)).map_err(|error| error.in_file(file))
     }
 

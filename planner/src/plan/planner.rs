@@ -297,7 +297,7 @@ impl<'a> Planner<'a> {
         let mut notes = vec![chosen.reason()];
         notes.extend(moe_cache.as_ref().map(PlannedMoeCache::reason));
         notes.extend(paging.map(|paging| paging.to_string()));
-        notes.extend(reasons::changed(profile, &self.request));
+        notes.extend(reasons::changed(profile, &self.request, &chosen.params));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
         // The most common reason for a slow model is a card that this build cannot drive. If a card is only a second

@@ -1,7 +1,7 @@
 //! The notes of a plan, apart from the reason for its placement.
 
 use crate::machine::{Bytes, GpuKind, Machine};
-use crate::memory::{ContextParams, KvType, full_windows};
+use crate::memory::{ContextParams, KvType, OverrideRules, TensorOverride, full_windows};
 use crate::profile::{ModelProfile, Weight};
 
 use super::fit::Chosen;
@@ -27,15 +27,72 @@ pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Itera
     })
 }
 
-/// A note for a request that the plan follows only in part.
-pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<String> {
+/// Notes for a request that the plan follows only in part. `params` are the plan's parameters.
+pub(super) fn changed(profile: &ModelProfile, request: &Request, params: &ContextParams) -> Vec<String> {
+    let mut notes = Vec::new();
     let layers = profile.full_offload();
     match request.gpu_layers {
         GpuLayers::Exactly(asked) | GpuLayers::AtMost(asked) if asked > layers => {
-            Some(format!("{asked} layers were requested, but the model has {layers}"))
+            notes.push(format!("{asked} layers were requested, but the model has {layers}"));
         }
-        _ => None,
+        _ => {}
     }
+    notes.extend(unmatched(profile, &request.overrides));
+    notes.extend(if request.embeds() { whole_texts(request, params) } else { fewer_at_once(params) });
+    let drafts = request.drafts(profile);
+    if params.n_rs_seq > 0 && params.n_rs_seq < drafts {
+        let most = params.n_rs_seq;
+        notes.push(format!(
+            "up to {most} draft tokens at once instead of {drafts}: the model's state can go back no further"
+        ));
+    }
+    notes
+}
+
+/// A note for each override that matches no loaded weight.
+fn unmatched(profile: &ModelProfile, overrides: &[TensorOverride]) -> impl Iterator<Item = String> {
+    const MOST: usize = 60;
+    let weights = &profile.weights;
+    let matches = |rules: OverrideRules| {
+        let others = [&weights.input, &weights.output, &weights.rope, &weights.unplaced];
+        let mut all = weights.blocks.iter().chain(others).flatten();
+        all.any(|weight| rules.place(&weight.name).is_some())
+    };
+    let is_idle = move |rule: &&TensorOverride| {
+        OverrideRules::new(std::slice::from_ref(*rule), usize::MAX).is_ok_and(|rules| !matches(rules))
+    };
+    overrides.iter().filter(is_idle).map(|TensorOverride { pattern, .. }| {
+        let begin: String = pattern.chars().take(MOST).collect();
+        let rest = if begin.len() < pattern.len() { "..." } else { "" };
+        format!("the override `{begin}{rest}` matches no weight of the model")
+    })
+}
+
+/// Notes on a batch or a ubatch that a smaller number limits (llama-context.cpp, the constructor).
+fn fewer_at_once(params: &ContextParams) -> Vec<String> {
+    let ContextParams { n_ctx, n_batch, n_ubatch, .. } = *params;
+    let usual = ContextParams::default();
+    let mut notes = Vec::new();
+    if n_ubatch > n_batch && n_batch <= n_ctx {
+        notes.push(format!("{n_batch} tokens are computed at once (n_batch) instead of {n_ubatch} (n_ubatch)"));
+    } else if n_ubatch > n_ctx && n_ubatch != usual.n_ubatch {
+        notes.push(format!("{n_ctx} tokens are computed at once, the context, instead of {n_ubatch} (n_ubatch)"));
+    }
+    // A batch that grew with the ubatch needs no note of its own.
+    if n_batch > n_ctx && ![usual.n_batch, n_ubatch].contains(&n_batch) {
+        notes.push(format!("a batch has {n_ctx} tokens, the context, instead of {n_batch} (n_batch)"));
+    }
+    notes
+}
+
+/// Notes on the batch and the ubatch of a context for embeddings, which computes whole texts.
+fn whole_texts(request: &Request, params: &ContextParams) -> Vec<String> {
+    let (asked, usual, n_ctx) = (&request.params, ContextParams::default(), params.n_ctx);
+    let sizes = [("n_batch", asked.n_batch, usual.n_batch), ("n_ubatch", asked.n_ubatch, usual.n_ubatch)];
+    let changed = sizes.into_iter().filter(|&(_, asked, usual)| asked != usual && asked != n_ctx);
+    let words =
+        changed.map(|(name, asked, _)| format!("{name} is {n_ctx} instead of {asked}: texts are computed whole"));
+    words.collect()
 }
 
 /// A note on another placement that generates `faster` times as fast at `depth` tokens.

@@ -57,6 +57,30 @@ fn a_stated_number_of_layers_is_kept_or_an_error() {
 }
 
 #[test]
+fn a_batch_and_a_ubatch_that_a_smaller_number_limits_are_noted_with_both() {
+    let (profile, machine) = (LLAMA_1B.profile(), machine(gib(64), &[gib(24)]));
+    let noted = |request: Request| {
+        let notes = plan(&profile, &machine, &request).unwrap().notes;
+        notes.into_iter().filter(|note| note.contains("n_batch") || note.contains("n_ubatch")).collect::<Vec<_>>()
+    };
+    let request = |n_ctx, n_batch, n_ubatch| Request::new().n_ctx(n_ctx).n_batch(n_batch).n_ubatch(n_ubatch);
+    let by_batch = "128 tokens are computed at once (n_batch) instead of 4096 (n_ubatch)";
+    assert_eq!(noted(request(8192, 128, 4096)), [by_batch]);
+    let by_context = "1000 tokens are computed at once, the context, instead of 4096 (n_ubatch)";
+    let batch = "a batch has 1000 tokens, the context, instead of 8192 (n_batch)";
+    assert_eq!(noted(request(1000, 8192, 4096)), [by_context, batch]);
+    // The usual ubatch is larger than this batch.
+    let usual = "128 tokens are computed at once (n_batch) instead of 512 (n_ubatch)";
+    assert_eq!(noted(Request::new().n_batch(128)), [usual]);
+    // The batch of the last request is as large as its ubatch, because it was raised with it.
+    assert_eq!(noted(request(1000, 4096, 4096)), [by_context]);
+    // Nothing is limited here, or only a number that was not requested.
+    for request in [Request::new(), request(8192, 2048, 512), request(8192, 4096, 4096), Request::new().n_ctx(256)] {
+        assert_eq!(noted(request), [""; 0]);
+    }
+}
+
+#[test]
 fn the_context_has_32768_tokens_unless_another_is_requested() {
     let machine = machine(gib(64), &[]);
     let n_ctx = |context| plan(&LLAMA_1B.profile(), &machine, &Request::new().context(context)).unwrap().context.n_ctx;

@@ -4,6 +4,7 @@
 use autoplace_planner::machine::gib;
 use autoplace_planner::memory::{Error as MemoryError, Place, TensorOverride};
 use autoplace_planner::plan::{Error, GpuLayers, Request};
+use autoplace_planner::profile::ModelProfile;
 
 use crate::{machine, plan};
 use test_support::shapes::{LLAMA_8B, QWEN3_30B_A3B};
@@ -34,6 +35,24 @@ fn stated_overrides_are_kept_and_free_the_moved_bytes_on_the_gpu() {
         .sum();
     assert!(stated.host().unwrap().footprint.weights >= experts, "{stated}");
     assert!(stated.gpus().next().unwrap().footprint.weights < gib(3), "{stated}");
+}
+
+#[test]
+fn an_override_that_matches_no_weight_is_noted() {
+    let machine = machine(gib(64), &[gib(8)]);
+    let noted = |profile: &ModelProfile, overrides: &[TensorOverride]| {
+        let request = Request::new().n_ctx(4096).n_gpu_layers(1).overrides(overrides.to_vec());
+        let notes = plan(profile, &machine, &request).unwrap().notes;
+        notes.into_iter().filter(|note| note.contains("matches no weight")).collect::<Vec<_>>()
+    };
+    let typo = TensorOverride::new("ffn_up_exp[^s]", Place::Host);
+    let mixture = QWEN3_30B_A3B.profile();
+    let expected = "the override `ffn_up_exp[^s]` matches no weight of the model";
+    assert_eq!(noted(&mixture, &[experts_on_the_host(), typo]), [expected]);
+    let dense = noted(&LLAMA_8B.profile(), &[experts_on_the_host()]);
+    assert_eq!(dense, [format!("the override `{}` matches no weight of the model", experts_on_the_host().pattern)]);
+    let embedding = TensorOverride::new("token_embd", Place::Host);
+    assert_eq!(noted(&mixture, &[embedding]), [""; 0]);
 }
 
 #[test]

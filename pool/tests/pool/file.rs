@@ -167,12 +167,14 @@ fn an_error_names_the_file_the_line_the_key_and_what_is_valid() {
 fn a_file_that_is_missing_or_no_text_or_too_long_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool.toml");
-    for bytes in [None, Some(vec![0xff, 0xfe]), Some(vec![b'#'; 2 << 20])] {
-        if let Some(bytes) = bytes {
-            std::fs::write(&path, bytes).unwrap();
-        }
+    let problems = ["byte 1 is not text in UTF-8", "more than 1048576 bytes", "it is a GGUF file"];
+    let contents = [b"a\xff\xfe".to_vec(), vec![b'#'; 2 << 20], b"GGUF\x03\0".to_vec()];
+    assert!(PoolFile::read(&path).unwrap_err().to_string().contains("pool.toml: "));
+    for (bytes, problem) in contents.into_iter().zip(problems) {
+        std::fs::write(&path, bytes).unwrap();
         let error = PoolFile::read(&path).unwrap_err().to_string();
-        assert!(error.contains("pool.toml: "), "{error}");
+        let expected = format!("pool.toml: {problem}; a file of models is TOML (docs/pool.md)");
+        assert!(error.ends_with(&expected), "{error}");
     }
     std::fs::write(&path, "[models.a]\nmodel = \"a.gguf\"\n").unwrap();
     assert_eq!(PoolFile::read(&path).unwrap().models[0].model, folder.path().join("a.gguf"));

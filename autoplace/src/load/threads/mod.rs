@@ -26,8 +26,8 @@ const BESIDE_GPUS: u32 = 4;
 /// threads.
 const TOLERANCE: f64 = 1.1;
 
-/// The same multiple for the number with a free core for each thread, beside larger numbers. Beside other work these are
-/// measured for a longer time.
+/// More threads than free cores are chosen if a token takes more than this multiple of their time with the chosen
+/// number of threads that have a free core each. The multiple is small, because more threads are measured for longer.
 const CLOSE: f64 = 1.05;
 
 /// The initial threads of a load.
@@ -83,6 +83,29 @@ impl Threads {
         threads.on(cores(host))
     }
 
+    /// A note if more threads were requested than can run at once. Numbers that the load chooses are never larger.
+    pub(super) fn too_many(&self, host: &Host) -> Option<String> {
+        let most = allowed(host);
+        let generation = (self.basis == ThreadBasis::Asked).then_some((self.generation, "to generate"));
+        let prompt = self.prompt_is_asked.then_some((self.prompt, "for prompts"));
+        let asked: Vec<String> = [generation, prompt]
+            .into_iter()
+            .flatten()
+            .filter(|&(threads, _)| threads > most)
+            .map(|(threads, what)| format!("{threads} threads {what}"))
+            .collect();
+        let cores = match cores(host) {
+            1 => "one core".to_owned(),
+            cores => format!("{cores} cores"),
+        };
+        (!asked.is_empty()).then(|| {
+            format!(
+                "{} on {cores}, as requested, are slow: a thread that shares its core delays all others",
+                asked.join(" and ")
+            )
+        })
+    }
+
     /// These threads, changed for a process with `cores` cores. Numbers that were requested stay the same.
     fn on(self, cores: u32) -> Self {
         let generation = match self.basis {
@@ -98,11 +121,17 @@ impl Threads {
 /// One thread per physical core, or fewer under a CPU quota. A second thread on the same core would only wait for the
 /// same memory.
 pub(super) fn cores(host: &Host) -> u32 {
+    let allowed = allowed(host);
+    host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
+}
+
+/// The number of threads of this process that can run at once: the processors that it may use, with the second threads
+/// of cores, or fewer under a CPU quota.
+fn allowed(host: &Host) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     // The standard library rounds a quota down: one and a half cores become one.
     let rounded_down = |limit: &&CpuLimit| u64::from(allowed) == (limit.quota_us / limit.period_us.max(1)).max(1);
-    let allowed = host.cpu_limit.as_ref().filter(rounded_down).map_or(allowed, CpuLimit::threads);
-    host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
+    host.cpu_limit.as_ref().filter(rounded_down).map_or(allowed, CpuLimit::threads)
 }
 
 /// Numbers of threads to try, in descending order: all threads, all but one (because another program may need a core),

@@ -351,7 +351,8 @@ impl Context {
     }
 
     /// Sets the numbers of threads for a graph of one token, and for a graph of several tokens, and how these threads
-    /// wait for each other (OpenMP's threads always wait as OpenMP's runtime decides). This applies from the next computation on (llama-context.cpp, `graph_compute`). It costs nothing to set the current values again.
+    /// wait for each other (OpenMP's threads always wait as OpenMP's runtime decides). This applies from the next
+    /// computation on (llama-context.cpp, `graph_compute`). It costs nothing to set the current values again.
     ///
     /// # Errors
     ///

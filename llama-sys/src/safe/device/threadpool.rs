@@ -79,8 +79,8 @@ impl Drop for Threadpool {
     }
 }
 
-/// The pools of one context or backend: one for each number of threads, and way to wait, that was set so far. The threads of unused pools
-/// sleep. A backend may refer to its pool, so no pool is freed before the backend.
+/// The pools of one context or backend: one for each number of threads, and way to wait, that was set so far. The
+/// threads of unused pools sleep. A backend may refer to its pool, so no pool is freed before the backend.
 #[derive(Default)]
 pub(crate) struct Threadpools(Vec<Threadpool>);
 

@@ -250,9 +250,9 @@ impl ConditionsWatch {
         }
     }
 
-    /// The number of this computer's logical processors that other processes left free, if `took` passed since the start
-    /// or since the last call. A processor counts as used if other processes used at least 80 % of it. `None` if the
-    /// system does not report it.
+    /// The number of this computer's logical processors that other processes left free, if `took` passed since the
+    /// start or since the last call. A processor counts as used if other processes used at least 80 % of it. `None` if
+    /// the system does not report it.
     ///
     /// # Examples
     ///

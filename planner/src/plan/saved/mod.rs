@@ -64,6 +64,9 @@ pub struct SavedPlan {
 
 json::compiled_here!(SavedPlan);
 
+/// The end of the error for a file that is not a saved plan.
+const EXPECTED: &str = "a plan is a file that `autoplace plan --save` writes";
+
 /// The error for a saved plan that could not be read, written or followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -116,9 +119,9 @@ impl SavedPlan {
     ///
     /// # Errors
     ///
-    /// [`SavedPlanError::Invalid`] names the wrong field.
+    /// [`SavedPlanError::Invalid`] names the wrong field, and its line and column if it cannot be read.
     pub fn from_json(text: &str) -> Result<Self, SavedPlanError> {
-        let saved: Self = json::versioned(text, Self::VERSION, Self::from_text).map_err(invalid)?;
+        let saved: Self = json::versioned(text, EXPECTED, Self::VERSION, Self::from_text).map_err(invalid)?;
         saved.check()?;
         Ok(saved)
     }
@@ -142,7 +145,7 @@ impl SavedPlan {
     pub fn read(file: impl AsRef<Path>) -> Result<Self, SavedPlanError> {
         let file = file.as_ref();
         let unusable = |source| SavedPlanError::File { file: file.to_owned(), source };
-        let text = json::read(file).map_err(unusable)?;
+        let text = json::read(file, EXPECTED).map_err(unusable)?;
         Self::from_json(&text).map_err(|error| error.in_file(file))
     }
 

@@ -50,7 +50,9 @@ fn errors_name_the_wrong_file() {
     let twice = written.to_json().unwrap().repeat(2);
     for (content, words) in [
         (None, ""),
-        (Some("{"), "EOF"),
+        (Some("{"), "EOF while parsing an object at line 1 column 1"),
+        (Some("name = \"x\"\n"), "expected ident at line 1 column 2"),
+        (Some("GGUF\u{3}\u{0}"), "it is a GGUF file"),
         (Some("\u{0}"), "expected value"),
         (Some("[]"), "invalid length 0"),
         (Some("{\"version\": 1}"), "missing field"),
@@ -65,7 +67,15 @@ fn errors_name_the_wrong_file() {
         let error = SavedPlan::read(&file).unwrap_err().to_string();
         assert!(error.starts_with(&file.display().to_string()), "{error}");
         assert!(error.contains(words), "{error}");
+        assert_eq!(
+            error.ends_with("; a plan is a file that `autoplace plan --save` writes"),
+            content.is_some(),
+            "{error}"
+        );
     }
+    std::fs::write(&file, b"{\"made_by\": \"\xff\"}").unwrap();
+    let error = SavedPlan::read(&file).unwrap_err().to_string();
+    assert!(error.contains("byte 13 is not text in UTF-8; a plan is a file"), "{error}");
 }
 
 #[test]

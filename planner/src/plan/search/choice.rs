@@ -161,8 +161,9 @@ impl<'a> Placements<'a> {
         }
         let params = self.params(path);
         let wanted = self.wanted().unwrap_or(params);
-        if params.n_ubatch != wanted.n_ubatch {
-            notes.push(format!("{} tokens are computed at once instead of {}", params.n_ubatch, wanted.n_ubatch));
+        let (computed, preferred) = (params.computed(), wanted.computed());
+        if computed != preferred {
+            notes.push(format!("{computed} tokens are computed at once instead of {preferred}"));
         }
         if params.offload_kqv != wanted.offload_kqv {
             let note = "keys and values are on the host, which leaves room for more of the model on GPUs: long prompts are slow there";

@@ -30,7 +30,8 @@ use self::window::{Size, size_of};
 use super::{ThreadBasis, Threads, choose, ladder};
 use crate::machine::ConditionsWatch;
 
-/// Duration of generation before the first trial on a quiet machine. A short text would gain nothing from a trial.
+/// Duration of generation before the first trial on a quiet machine, and before the first trial of more threads after a
+/// prompt that other work delayed. A short text would gain nothing from a trial.
 const QUIET_START: Duration = Duration::from_secs(2);
 
 /// After a pause of this length, the other work may have changed.
@@ -165,8 +166,9 @@ impl Pacer {
             // If earlier trials chose even fewer threads, the next trial decides.
             if self.at <= start {
                 self.begin_anew(start);
-                // A trial of more threads waits, as after a change, so that a short text does not pay for it.
-                self.put_off(0.0, now);
+                // A trial of more threads waits, so that a short text does not pay for it.
+                self.next_trial = Some(now + QUIET_START);
+                self.next_if_fast = self.next_trial;
                 tracing::info!(target: "autoplace::generate", "{}", self.generating());
             }
         } else {

@@ -81,8 +81,8 @@ pub(super) fn size_of(tokens: usize) -> usize {
 }
 
 impl Size {
-    /// Records a step. Returns the seconds per step of the window that the step completes. `is_beside_others` is true if
-    /// there are more threads than free cores.
+    /// Records a step. Returns the seconds per step of the window that the step completes. `is_beside_others` is true
+    /// if there are more threads than free cores.
     pub(super) fn step(&mut self, took: Duration, is_beside_others: bool) -> Option<f64> {
         self.window.add(took);
         if !self.window.is_full(1) {
@@ -130,8 +130,8 @@ impl Size {
         self.fast_windows >= PATIENCE
     }
 
-    /// The seconds per step that a trial is compared with, after a window of `seen` seconds per step. Beside other work,
-    /// a single window may be slow by chance, so a running mean is taken.
+    /// The seconds per step that a trial is compared with, after a window of `seen` seconds per step. Beside other
+    /// work, a single window may be slow by chance, so a running mean is taken.
     pub(super) fn before_trial(&self, seen: f64, is_beside_others: bool) -> f64 {
         let mean = if self.with_fewer.is_some() { self.with_more } else { self.usual };
         mean.filter(|_| is_beside_others && (self.with_fewer.is_some() || !self.is_slow())).unwrap_or(seen)
