@@ -106,7 +106,7 @@ fn read(file: &Path) -> Result<Evidence, String> {
         Ok(evidence) => Ok(evidence),
         // The file looks like a report. So the error that is returned is the one from parsing a report.
         Err(error) if text.contains("\"machine\"") => Err(format!("{}; {REPORT}", in_file(file, error))),
-        Err(_) => Machine::read(file).map(Evidence::new).map_err(|error| format!("{error}, and {REPORT}")),
+        Err(_) => Machine::read(file).map(Evidence::new).map_err(|error| format!("{error}; {REPORT}")),
     }
 }
 

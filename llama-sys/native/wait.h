@@ -14,6 +14,7 @@
 #endif
 
 // Microseconds that a thread spins before it sleeps, for each step of a threadpool's `poll` (0 to 100), and at most.
+// With `poll` 0 it sleeps after AUTOPLACE_LOOKS looks.
 // benches/results/2026-11-28-epyc-zen5-2-cores/company.md compares others.
 #define AUTOPLACE_SPIN_US 1
 #define AUTOPLACE_MOST_SPIN_US 20

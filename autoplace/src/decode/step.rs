@@ -351,7 +351,7 @@ impl Step<'_> {
         pacer.begins(generates, Instant::now());
         let one = pacer.threads(generated);
         let several = if generates { one } else { pacer.prompt() };
-        // The operations of a prompt take so long that spinning costs little.
+        // In batches with prompt tokens, most operations take so long that spinning costs little.
         let wait = if generates { pacer.wait(generated) } else { ThreadWait::Spin };
         self.lent.context.set_threads(one, several, wait)?;
         for sequence in self.sequences.iter_mut() {

@@ -184,9 +184,10 @@ impl PromptStore {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`](io::ErrorKind::TimedOut), with the name of the folder, if the folder does not answer: it has done
-    /// nothing for ten seconds, or was waited for in vain before and has done nothing since. The memory is empty then.
-    /// The files of a folder that was open are removed once it answers; the files of another folder stay.
+    /// [`TimedOut`](io::ErrorKind::TimedOut), with the name of the folder, if the folder does not answer: it has
+    /// completed no piece and no file for ten seconds, or was waited for in vain before and has completed none since.
+    /// The memory is empty then. The files of a folder that was open are removed once it answers; the files of another
+    /// folder stay.
     pub fn clear(&self) -> io::Result<()> {
         let opened = self.wait_for_folder();
         self.shared().change(Tree::clear);
@@ -197,9 +198,9 @@ impl PromptStore {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`](io::ErrorKind::TimedOut), with the name of the folder, if the folder does not answer: it has done
-    /// nothing for ten seconds, or was waited for in vain before and has done nothing since. The pieces are written
-    /// once it answers.
+    /// [`TimedOut`](io::ErrorKind::TimedOut), with the name of the folder, if the folder does not answer: it has
+    /// completed no piece and no file for ten seconds, or was waited for in vain before and has completed none since.
+    /// The pieces are written once it answers.
     pub fn flush(&self) -> io::Result<()> {
         self.wait_for_folder()?;
         self.wait_for_writer()

@@ -194,6 +194,8 @@ impl Process {
             Program::LlamaServer => self.value(&["--api-prefix"]).or(self.variable("LLAMA_ARG_API_PREFIX")),
             Program::Ollama | Program::LmStudio | Program::KoboldCpp => None,
         }
+        // Another beginning would change the host of the address.
+        .filter(|prefix| prefix.starts_with('/'))
         .unwrap_or_default()
     }
 
@@ -278,6 +280,8 @@ mod tests {
         assert_eq!(prefixed, "http://127.0.0.1:81/a/b");
         let prefixed = url(Program::LlamaServer, "llama-server --port 81", &["LLAMA_ARG_API_PREFIX=/c"]);
         assert_eq!(prefixed, "http://127.0.0.1:81/c");
+        let no_path = url(Program::LlamaServer, "llama-server --port 81 --api-prefix @elsewhere/", &[]);
+        assert_eq!(no_path, "http://127.0.0.1:81");
         assert_eq!(url(Program::LmStudio, "lm-studio", &[]), "http://127.0.0.1:1234");
         assert_eq!(url(Program::KoboldCpp, "koboldcpp a.gguf", &[]), "http://127.0.0.1:5001");
         assert_eq!(url(Program::KoboldCpp, "koboldcpp --port=81 a.gguf", &[]), "http://127.0.0.1:81");

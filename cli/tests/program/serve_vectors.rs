@@ -86,7 +86,10 @@ fn llama_servers_clients_ask_a_server_of_vectors_for_tokens_facts_and_counts() {
         let message = refused["error"]["message"].as_str().unwrap();
         assert!(status == 400 && message.contains("the longest text that can be embedded is 512"), "{refused}");
         assert_eq!(metric(&alone, "autoplace:answers_total"), 2.0);
-        assert_eq!(alone.get("/tokenize").0, 405);
+        for (status, answer) in [alone.get("/tokenize"), alone.post("/v1/models", "{}"), alone.post("/health", "{}")] {
+            let message = answer["error"]["message"].as_str().unwrap_or_default();
+            assert!(status == 405 && message.contains("does not accept"), "{status} {answer}");
+        }
         assert_eq!(alone.post("/apply-template", r#"{"messages": []}"#).0, 501);
     }
 }

@@ -63,6 +63,8 @@ impl Server<OneEmbedder> {
         let health = get(async || Json(json!({"status": "ok"})));
         let routes = embedding_routes(embedding, is_reranker).route("/health", health);
         let routes = model_routes(models).into_iter().fold(routes, |routes, (path, get)| routes.route(path, get));
+        // The fallback applies to the routes that were added before it.
+        let routes = routes.method_not_allowed_fallback(not_allowed);
         let most = MAX_EMBEDDINGS + MORE_CONNECTIONS;
         connections::serve(listener, self.access.guard(routes), most, self.waits, stop).await;
     }
@@ -75,6 +77,11 @@ fn models(embedding: &Embedding) -> Value {
     json!({"object": "list", "data": [model]})
 }
 
+/// The answer to another method of a path.
+async fn not_allowed(method: Method, uri: Uri) -> Failed {
+    failed(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not accept {method}", uri.path()))
+}
+
 /// The routes of a model for vectors, or for scores. Clients of llama-server ask it for more: tokens, properties, slots
 /// and counts.
 pub(super) fn embedding_routes(embedding: Embedding, is_reranker: bool) -> Router {
@@ -85,9 +92,6 @@ pub(super) fn embedding_routes(embedding: Embedding, is_reranker: bool) -> Route
             if is_reranker { "scores" } else { "vectors" }
         );
         Failed::from(ApiError::new(501, message))
-    };
-    let not_allowed = async |method: Method, uri: Uri| {
-        failed(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not accept {method}", uri.path()))
     };
     let [to_tokens, to_text] = [(); 2].map(|()| embedding.model.clone());
     let [props, slots, metrics] = [(); 3].map(|()| embedding.clone());

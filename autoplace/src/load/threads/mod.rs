@@ -26,8 +26,8 @@ const BESIDE_GPUS: u32 = 4;
 /// threads.
 const TOLERANCE: f64 = 1.1;
 
-/// More threads than free cores are chosen if a token takes more than this multiple of their time with the chosen
-/// number of threads that have a free core each. The multiple is small, because more threads are measured for longer.
+/// More threads than free cores are chosen only if a token takes more than this multiple of their time when each thread
+/// has a free core. The multiple is smaller than [`TOLERANCE`], because more threads are measured for longer.
 const CLOSE: f64 = 1.05;
 
 /// The initial threads of a load.

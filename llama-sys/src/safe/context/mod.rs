@@ -351,8 +351,10 @@ impl Context {
     }
 
     /// Sets the numbers of threads for a graph of one token, and for a graph of several tokens, and how these threads
-    /// wait for each other (OpenMP's threads always wait as OpenMP's runtime decides). This applies from the next
-    /// computation on (llama-context.cpp, `graph_compute`). It costs nothing to set the current values again.
+    /// wait for each other (with OpenMP, its runtime decides that; where
+    /// [`BuildInfo::threads_sleep`](crate::BuildInfo::threads_sleep) is false, ggml's threads always spin). This
+    /// applies from the next computation on (llama-context.cpp, `graph_compute`). It costs nothing to set the current
+    /// values again.
     ///
     /// # Errors
     ///
@@ -364,6 +366,13 @@ impl Context {
         }
         // llama.cpp logs a line at each call.
         if self.threads() != (one, several) || self.thread_wait != wait {
+            // The pools come first: if their threads cannot start, nothing has changed.
+            if !self.model().is_no_alloc() {
+                for threads in [one, several] {
+                    let pool = self.threadpools.get(threads, wait);
+                    pool.map_err(|failure| Error::Call { what: "starting threads", failure })?;
+                }
+            }
             self.thread_wait = wait;
             // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both numbers are above 0 and
             // within ggml's limit.

@@ -15,8 +15,9 @@ pub enum ThreadWait {
     /// sleeping thread takes longer to start again.
     #[default]
     Spin,
-    /// A thread sleeps at once. This is faster if there are more threads than cores without other work: the system
-    /// prefers threads that have slept, and a thread that spins takes time from the thread it waits for.
+    /// A thread sleeps after one look, which takes a microsecond (on Linux; elsewhere it yields). This is faster if
+    /// there are more threads than cores without other work: the system prefers threads that have slept, and a thread
+    /// that spins takes time from the thread it waits for.
     Sleep,
 }
 
@@ -95,5 +96,24 @@ impl Threadpools {
         }
         self.0.push(Threadpool::new(n_threads, wait)?);
         Ok(self.0[self.0.len() - 1].as_ptr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_pool_for_each_number_of_threads_and_way_to_wait() {
+        crate::Backend::init().unwrap();
+        if has_openmp() {
+            return;
+        }
+        let mut pools = Threadpools::default();
+        let mut get = |n_threads, wait| pools.get(n_threads, wait).unwrap();
+        let all = [(1, ThreadWait::Spin), (2, ThreadWait::Spin), (2, ThreadWait::Sleep)];
+        let first = all.map(|(n_threads, wait)| get(n_threads, wait));
+        assert_eq!(all.map(|(n_threads, wait)| get(n_threads, wait)), first);
+        assert!(first[0] != first[1] && first[1] != first[2] && first[0] != first[2]);
     }
 }

@@ -23,7 +23,7 @@ const MIN_WAITED: u32 = 8;
 /// A figure counts as disturbed if other processes used at least this percentage of one core. Over a quarter of a
 /// second the counters may be wrong by 15 percentage points.
 const MIN_OTHERS: u32 = 40;
-/// A core is free unless other processes use at least this percentage of it.
+/// The time of other processes is counted in whole cores. A remainder of at least this percentage counts as a core too.
 const MIN_TAKEN: u32 = 80;
 /// A figure counts as disturbed if the hypervisor gave at least this percentage of the cores' time to other machines.
 const MIN_STEAL: u32 = 5;
@@ -251,8 +251,8 @@ impl ConditionsWatch {
     }
 
     /// The number of this computer's logical processors that other processes left free, if `took` passed since the
-    /// start or since the last call. A processor counts as used if other processes used at least 80 % of it. `None` if
-    /// the system does not report it.
+    /// start or since the last call. The time that other processes used is counted in whole processors; a remainder of
+    /// 80 % or more counts as one too. `None` if the system does not report it.
     ///
     /// # Examples
     ///

@@ -1,5 +1,5 @@
 //! Whether other work shares the processors, and how many cores it leaves free. In: the system's counters, at the
-//! beginning and at the end of a prompt, of a window or of a second. Out: yes or no, and a number of cores.
+//! beginning and at the end of a prompt, of a window or of a look. Out: yes or no, and a number of cores.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ pub(super) enum Looks {
 }
 
 impl Looks {
-    /// Called after each window. When a look is over, the next one begins.
+    /// Called after each batch. When a look is over, the next one begins.
     pub(super) fn look(&mut self, now: Instant) {
         match self {
             Self::Unbegun => self.saw(None, now),

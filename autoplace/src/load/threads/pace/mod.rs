@@ -1,11 +1,13 @@
 //! Adjusts the threads during generation. In: the duration of each step. Out: the threads of the next step.
 //!
-//! The rule ([`choose`]) takes the largest number of threads whose measured time is within a tenth of the fastest. A
-//! trial measures other numbers of threads, each for some steps, and then the rule decides. If other work shared the
+//! The rule ([`choose`]) takes the largest number of threads whose measured time is within a tenth of the fastest; more
+//! threads than free cores must be clearly faster. A trial measures other numbers of threads, each for some steps, and
+//! then the rule decides. If other work shared the
 //! processors during the first window, the first trial runs after that window; otherwise it runs after [`QUIET_START`].
 //! Trials also run when steps become slow, when other work shared the processors during the first window of another
 //! size of steps, and while fewer threads than one per core generate. A trial is compared with the window just before
-//! it, which has the same depth and the same weights. If a model is slow for another reason, it is just as slow with
+//! it, or beside other work with the mean of the windows before it; they have nearly the same depth, and the same
+//! weights. If a model is slow for another reason, it is just as slow with
 //! fewer threads, and the number of threads stays. docs/load-contract.md has the thresholds.
 //!
 //! A short text is over before a trial has repaid its cost. So the first prompt, and each prompt after a [`PAUSE`],
@@ -30,8 +32,8 @@ use self::window::{Size, size_of};
 use super::{ThreadBasis, Threads, choose, ladder};
 use crate::machine::ConditionsWatch;
 
-/// Duration of generation before the first trial on a quiet machine, and before the first trial of more threads after a
-/// prompt that other work delayed. A short text would gain nothing from a trial.
+/// Duration of generation before the first trial on a quiet machine; and the time after a prompt that other work
+/// delayed, before the first trial of more threads. A short text would gain nothing from a trial.
 const QUIET_START: Duration = Duration::from_secs(2);
 
 /// After a pause of this length, the other work may have changed.
@@ -313,7 +315,7 @@ impl Pacer {
         let (is_change, is_more) = (at != self.at, at < self.at);
         self.at = at;
         if is_change && !is_more {
-            let is_taken_back = self.sizes[trial.size].with_fewer.is_some();
+            let is_taken_back = self.sizes[trial.size].is_unconfirmed;
             self.taken_back = if is_taken_back { self.taken_back + 1 } else { 0 };
         }
         // After a change, a trial of the earlier number at once would slow down a short text beside other work.
@@ -334,6 +336,7 @@ impl Pacer {
         }
         self.sizes[trial.size].set_usual(1.0 / speed);
         self.sizes[trial.size].with_fewer = is_more.then_some(before);
+        self.sizes[trial.size].is_unconfirmed = is_more;
         let tokens = tokens as f64;
         let (most, before, after) = (self.rungs[0], tokens / before, tokens * speed);
         self.change = Some(GeneratingThreads { threads, most, before, after });

@@ -602,6 +602,23 @@ fn more_threads_than_free_cores_are_used_while_they_are_faster_on_average() {
 }
 
 #[test]
+fn a_trial_of_a_size_is_compared_with_measured_steps_of_this_size() {
+    let mut rig = Rig::cores(2);
+    let free = |_: u32, tokens: usize| if tokens == 1 { 10_000_000 } else { 200_000_000 };
+    rig.serve(seconds(5), &[Generate(1), Generate(8)], free);
+    rig.free(Some(1));
+    // A step with one token becomes 33 times as fast as beside the other work. One with eight tokens does not.
+    let busy = |threads: u32, tokens: usize| match (tokens, threads) {
+        (1, 1) => 9_000_000,
+        (1, _) => 300_000_000,
+        (_, 1) => 100_000_000,
+        _ => 60_000_000,
+    };
+    assert_eq!(rig.serve(seconds(5), &[Generate(1)], busy), [(2, 1)]);
+    assert_eq!(rig.serve(seconds(30), &[Generate(8)], busy), [(1, 2)]);
+}
+
+#[test]
 fn other_work_that_takes_cores_is_noticed_although_the_steps_become_little_slower() {
     let mut rig = Rig::cores(2);
     rig.be_alone();

@@ -68,7 +68,7 @@ impl Trial {
         self.seen.iter().map(|seen| seen.1).fold(f64::INFINITY, f64::min)
     }
 
-    /// Seconds per step in the window before the trial.
+    /// Seconds per step before the trial.
     pub(super) fn before(&self) -> f64 {
         self.seen[0].1
     }

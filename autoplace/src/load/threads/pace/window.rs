@@ -22,8 +22,8 @@ const PATIENCE: u32 = 2;
 const CONFIRMED: u32 = 10;
 /// The weight of a new window in the usual time, which is a running mean: steps become slower as the context grows.
 const NEWEST: f64 = 1.0 / 8.0;
-/// The weight of a new window in the mean that is compared with the time with fewer threads.
-const NEWEST_WITH_MORE: f64 = 1.0 / 4.0;
+/// The weight of a new window in the mean of recent windows.
+const NEWEST_OF_RECENT: f64 = 1.0 / 4.0;
 /// The weight of a slow window after a trial that found no better number. The weight is small because the trial itself
 /// may have shared its core with another program.
 const BELIEF: f64 = 1.0 / 4.0;
@@ -61,15 +61,17 @@ pub(super) struct Size {
     usual: Option<f64>,
     window: Window,
     slow_windows: u32,
-    /// Seconds per step in the window before the last trial, if that trial measured this size.
+    /// Seconds per step before the last trial, if that trial measured this size.
     at_trial: Option<f64>,
-    /// The number of windows in a row that are much faster than the window before the last trial.
+    /// The number of windows in a row that are much faster than the steps before the last trial.
     fast_windows: u32,
-    /// Seconds per step with fewer threads, if the last trial chose more threads instead. Beside other work, the
-    /// windows of a trial may be fast by chance, so later windows are compared with this time.
+    /// Seconds per step with fewer threads, if the last trial chose or kept more threads than these. Beside other work,
+    /// the windows of a trial may be fast by chance, so later windows are compared with this time.
     pub(super) with_fewer: Option<f64>,
-    /// The running mean of the windows since that trial.
-    with_more: Option<f64>,
+    /// The running mean of the windows since the last change.
+    recent: Option<f64>,
+    /// Whether the last trial chose more threads, and too few windows since then show that they are faster.
+    pub(super) is_unconfirmed: bool,
     /// The number of windows in a row that are not slow.
     fit_windows: u32,
 }
@@ -89,16 +91,15 @@ impl Size {
             return None;
         }
         let seen = std::mem::take(&mut self.window).seconds();
-        let is_slower_than_fewer = self.with_fewer.is_some_and(|with_fewer| {
-            let with_more = self.with_more.unwrap_or(seen);
-            let with_more = *self.with_more.insert(with_more + (seen - with_more) * NEWEST_WITH_MORE);
-            with_more > with_fewer * if is_beside_others { 1.0 } else { TOLERANCE }
-        });
-        let is_slow = is_slower_than_fewer || self.usual.is_some_and(|usual| seen > SLOW * usual);
+        let recent = self.recent.unwrap_or(seen);
+        let recent = *self.recent.insert(recent + (seen - recent) * NEWEST_OF_RECENT);
+        let longest_of_fewer = if is_beside_others { 1.0 } else { TOLERANCE };
+        let is_slow = self.is_jump(seen) || self.with_fewer.is_some_and(|fewer| recent > longest_of_fewer * fewer);
         self.slow_windows = if is_slow { self.slow_windows + 1 } else { 0 };
         self.fit_windows = if is_slow { 0 } else { self.fit_windows + 1 };
-        if self.fit_windows >= CONFIRMED && !is_beside_others {
-            self.with_fewer = None;
+        if self.fit_windows >= CONFIRMED {
+            self.is_unconfirmed = false;
+            self.with_fewer = self.with_fewer.filter(|_| is_beside_others);
         }
         if !is_slow {
             let usual = self.usual.unwrap_or(seen);
@@ -130,11 +131,15 @@ impl Size {
         self.fast_windows >= PATIENCE
     }
 
-    /// The seconds per step that a trial is compared with, after a window of `seen` seconds per step. Beside other
-    /// work, a single window may be slow by chance, so a running mean is taken.
-    pub(super) fn before_trial(&self, seen: f64, is_beside_others: bool) -> f64 {
-        let mean = if self.with_fewer.is_some() { self.with_more } else { self.usual };
-        mean.filter(|_| is_beside_others && (self.with_fewer.is_some() || !self.is_slow())).unwrap_or(seen)
+    /// Whether a window of `seen` seconds per step is much slower than usual.
+    fn is_jump(&self, seen: f64) -> bool {
+        self.usual.is_some_and(|usual| seen > SLOW * usual)
+    }
+
+    /// The seconds per step that a trial is compared with, after a window of `seen` seconds per step. In company, a
+    /// single window may be slow by chance, so the running mean is taken, unless the steps have just become slow.
+    pub(super) fn before_trial(&self, seen: f64, has_company: bool) -> f64 {
+        self.recent.filter(|_| has_company && !self.is_jump(seen)).unwrap_or(seen)
     }
 
     /// Records that a trial begins, after a window of `seen` seconds per step.
@@ -147,7 +152,7 @@ impl Size {
     pub(super) fn keep(&mut self, before: f64, with_fewer: Option<f64>) {
         let usual = self.usual.unwrap_or(before);
         self.usual = Some(usual + (before - usual) * BELIEF);
-        (self.with_fewer, self.with_more) = (with_fewer, None);
+        (self.with_fewer, self.recent) = (with_fewer, None);
         self.company = Company::Absent;
     }
 
