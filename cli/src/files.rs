@@ -2,31 +2,15 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
-use autoplace::gguf::Header;
+use autoplace::gguf::{Header, read_text};
 use serde::de::DeserializeOwned;
 
 /// The text of a file, without the byte order mark at its beginning. The error contains the file's name.
 pub(crate) fn read(file: &Path) -> Result<String, String> {
-    let text = text_of(file).map_err(|error| in_file(file, error))?;
+    let text = File::open(file).and_then(|open| read_text(open, u64::MAX)).map_err(|error| in_file(file, error))?;
     Ok(without_byte_order_mark(&text).to_owned())
-}
-
-/// The text of a file. A model may have many gigabytes, so a GGUF file is refused before it is read.
-fn text_of(file: &Path) -> io::Result<String> {
-    let mut open = File::open(file)?;
-    let mut bytes = Vec::new();
-    open.by_ref().take(4).read_to_end(&mut bytes)?;
-    if bytes == *b"GGUF" {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a GGUF file, not a text"));
-    }
-    open.read_to_end(&mut bytes)?;
-    String::from_utf8(bytes).map_err(|error| {
-        let end = error.utf8_error().valid_up_to();
-        io::Error::new(io::ErrorKind::InvalidData, format!("byte {end} is not text in UTF-8"))
-    })
 }
 
 /// The value in a file of JSON. The error contains the file's name, and the line and column of what is wrong.

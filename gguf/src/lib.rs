@@ -49,6 +49,7 @@ mod shards;
 mod source;
 mod tensor;
 mod tensor_type;
+mod text;
 mod value;
 mod value_type;
 mod vocabulary;
@@ -60,6 +61,7 @@ pub use part::Part;
 pub use shards::{Shard, shard_name, shard_of_name};
 pub use tensor::Tensor;
 pub use tensor_type::TensorType;
+pub use text::read_text;
 pub use value::{Array, Number, Value};
 pub use value_type::ValueType;
 

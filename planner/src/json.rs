@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::de::StrRead;
+
+use crate::gguf::read_text;
 
 /// The longest accepted file, in bytes: a large plan or machine has about 20 KiB.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -24,19 +26,15 @@ pub(crate) fn read(file: &Path, expected: &str) -> io::Result<String> {
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let mut bytes = Vec::new();
-    File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    let wrong = |kind, problem: String| Err(io::Error::new(kind, format!("{problem}; {expected}")));
-    if bytes.starts_with(b"GGUF") {
-        return wrong(io::ErrorKind::InvalidData, "it is a GGUF file".to_owned());
-    }
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        let problem = format!("more than {MAX_FILE_BYTES} bytes, which no saved plan or machine has");
-        return wrong(io::ErrorKind::FileTooLarge, problem);
-    }
-    String::from_utf8(bytes).or_else(|error| {
-        let end = error.utf8_error().valid_up_to();
-        wrong(io::ErrorKind::InvalidData, format!("byte {end} is not text in UTF-8"))
+    read_text(File::open(file)?, MAX_FILE_BYTES).map_err(|error| {
+        let kind = error.kind();
+        match kind {
+            io::ErrorKind::InvalidData => io::Error::new(kind, format!("{error}; {expected}")),
+            io::ErrorKind::FileTooLarge => {
+                io::Error::new(kind, format!("{error}, which no saved plan or machine has; {expected}"))
+            }
+            _ => error,
+        }
     })
 }
 
@@ -204,6 +202,8 @@ pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[cfg(unix)]

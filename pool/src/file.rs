@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,6 +28,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use autoplace::chat::FAMILIES;
+use autoplace::gguf::read_text;
 use autoplace::memory::{KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, KvCache, MoeCache, Request};
 use autoplace::store::StoreOptions;
@@ -70,21 +71,14 @@ impl PoolFile {
     pub fn read_with_defaults(path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let path = path.as_ref();
         let error = |source| Error::Read { file: path.to_owned(), source };
-        let wrong = |kind, problem: &str| {
-            let expected = "a file of models is TOML (docs/pool.md)";
-            error(io::Error::new(kind, format!("{problem}; {expected}")))
-        };
-        let mut bytes = Vec::new();
-        File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(error)?;
-        if bytes.starts_with(b"GGUF") {
-            return Err(wrong(io::ErrorKind::InvalidData, "it is a GGUF file"));
-        }
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(wrong(io::ErrorKind::FileTooLarge, &format!("more than {MAX_BYTES} bytes")));
-        }
-        let text = String::from_utf8(bytes).map_err(|problem| {
-            let end = problem.utf8_error().valid_up_to();
-            wrong(io::ErrorKind::InvalidData, &format!("byte {end} is not text in UTF-8"))
+        let text = File::open(path).and_then(|file| read_text(file, MAX_BYTES)).map_err(|problem| {
+            let kind = problem.kind();
+            error(match kind {
+                io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge => {
+                    io::Error::new(kind, format!("{problem}; a file of models is TOML (docs/pool.md)"))
+                }
+                _ => problem,
+            })
         })?;
         Self::parse_with_defaults(&text, path, defaults)
     }

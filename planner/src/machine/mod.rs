@@ -55,7 +55,7 @@ pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::{Generation, every_card, multiprocessors};
-pub use conditions::{ConditionsWatch, RateConditions, looks_quiet, looks_quiet_under};
+pub use conditions::{ConditionsWatch, FreeCoresWatch, RateConditions, looks_quiet, looks_quiet_under};
 pub use detect::Detector;
 pub use disk::{DiskRate, DiskRateSource};
 pub use expert_use::ExpertUse;

@@ -201,7 +201,9 @@ impl Context {
             context.output_hidden()?;
         }
         if !model.is_no_alloc() {
-            context.attach_threads().map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
+            let pools = context.thread_pools(context.threads(), ThreadWait::default());
+            let pools = pools.map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
+            context.attach(pools);
             if params.rows {
                 let most = n_ubatch.min(n_ctx);
                 context
@@ -212,17 +214,26 @@ impl Context {
         Ok(context)
     }
 
-    /// Attaches a pool of threads for each number of threads that the context's parameters name. Without a pool ggml
-    /// starts new threads for each graph.
-    fn attach_threads(&mut self) -> Result<(), Failure> {
-        let (one, several) = self.threads();
-        let wait = self.thread_wait;
-        let (one, several) = (self.threadpools.get(one, wait)?, self.threadpools.get(several, wait)?);
+    /// The pools for a graph of one token and for a graph of several tokens, which are started if necessary; NULL if
+    /// nothing is ever computed, or if OpenMP runs the threads.
+    fn thread_pools(
+        &mut self,
+        (one, several): (u32, u32),
+        wait: ThreadWait,
+    ) -> Result<[raw::ggml_threadpool_t; 2], Failure> {
+        if self.model().is_no_alloc() {
+            return Ok([std::ptr::null_mut(); 2]);
+        }
+        Ok([self.threadpools.get(one, wait)?, self.threadpools.get(several, wait)?])
+    }
+
+    /// Attaches a pool for a graph of one token, and a pool for a graph of several tokens. Without a pool ggml starts
+    /// new threads for each graph.
+    fn attach(&mut self, [one, several]: [raw::ggml_threadpool_t; 2]) {
         if !one.is_null() {
             // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both pools outlive it.
             unsafe { raw::llama_attach_threadpool(self.as_ptr(), one, several) };
         }
-        Ok(())
     }
 
     /// Reserves the graphs with their hidden states as outputs. The caller must hold the lock on the model's list of
@@ -367,19 +378,13 @@ impl Context {
         // llama.cpp logs a line at each call.
         if self.threads() != (one, several) || self.thread_wait != wait {
             // The pools come first: if their threads cannot start, nothing has changed.
-            if !self.model().is_no_alloc() {
-                for threads in [one, several] {
-                    let pool = self.threadpools.get(threads, wait);
-                    pool.map_err(|failure| Error::Call { what: "starting threads", failure })?;
-                }
-            }
+            let pools = self.thread_pools((one, several), wait);
+            let pools = pools.map_err(|failure| Error::Call { what: "starting threads", failure })?;
             self.thread_wait = wait;
             // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both numbers are above 0 and
             // within ggml's limit.
             unsafe { raw::llama_set_n_threads(self.as_ptr(), one as i32, several as i32) };
-            if !self.model().is_no_alloc() {
-                self.attach_threads().map_err(|failure| Error::Call { what: "starting threads", failure })?;
-            }
+            self.attach(pools);
         }
         Ok(())
     }

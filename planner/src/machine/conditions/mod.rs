@@ -5,6 +5,8 @@
 //! seconds, which is too slow for a measurement of milliseconds. So the decision is made by counters that change at
 //! once: the time that this process's threads waited for a core, and the cores' time that other processes used.
 
+mod core_times;
+
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::pressure::HostSample;
 use super::throttle::ThrottleReason;
 use super::tree::{Notes, Tree, field};
+use core_times::{CoreTimes, gone, percentage};
+
+pub use core_times::FreeCoresWatch;
 
 /// A figure counts as disturbed if a thread of this process waited for a core for at least this percentage of the time.
 /// The percentage is below 1 on a quiet machine, and 30 to 50 on two cores if another program keeps one thread busy.
@@ -23,8 +28,6 @@ const MIN_WAITED: u32 = 8;
 /// A figure counts as disturbed if other processes used at least this percentage of one core. Over a quarter of a
 /// second the counters may be wrong by 15 percentage points.
 const MIN_OTHERS: u32 = 40;
-/// The time of other processes is counted in whole cores. A remainder of at least this percentage counts as a core too.
-const MIN_TAKEN: u32 = 80;
 /// A figure counts as disturbed if the hypervisor gave at least this percentage of the cores' time to other machines.
 const MIN_STEAL: u32 = 5;
 /// A figure counts as disturbed if a CPU quota stopped this process for at least this percentage of the time.
@@ -32,8 +35,6 @@ const MIN_THROTTLED: u32 = 10;
 /// A figure counts as disturbed if some thread waited for a core during at least this percentage of the previous ten
 /// seconds. Work that caused waiting before the measurement tends to come back during the measurement.
 const MIN_PRESSURE: u32 = 50;
-/// The number of ticks of `/proc/stat` in a second (`USER_HZ`, which is 100 on every Linux architecture).
-const TICKS_PER_SECOND: u64 = 100;
 /// The disturbance, in percent, that is assumed for a figure with unknown conditions.
 const UNKNOWN_DISTURBANCE: u32 = 50;
 
@@ -234,14 +235,14 @@ impl ConditionsWatch {
         let tree = Tree(&self.root);
         let (first, last) = (&self.first, Counters::read(tree));
         let share = |micros_of: u64| percentage(micros_of, took);
-        let cores = u32::try_from(last.cores.max(1)).unwrap_or(u32::MAX);
+        let (times_before, times) = (first.times, last.times);
         RateConditions {
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             pressure_before: self.before.cpu_pressure.map(|percent| percent as u32),
             run_queue_before: self.run_queue,
             waited: gone(first.waited_ns, last.waited_ns).map(|ns| share(ns / 1000)),
-            others: others(first, &last, took),
-            steal: gone(first.steal, last.steal).map(|steal| share(ticks(steal)) / cores),
+            others: times.others_since(times_before, took),
+            steal: times.steal_since(times_before, took),
             throttled: gone(first.throttled_us, last.throttled_us).map(share),
             overheated: gone(first.overheated, last.overheated).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             clock_mhz: clock_mhz(tree),
@@ -249,72 +250,12 @@ impl ConditionsWatch {
             throttle: Vec::new(),
         }
     }
-
-    /// The number of this computer's logical processors that other processes left free, if `took` passed since the
-    /// start or since the last call. The time that other processes used is counted in whole processors; a remainder of
-    /// 80 % or more counts as one too. `None` if the system does not report it.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::{fs, time::Duration};
-    ///
-    /// use autoplace_planner::machine::ConditionsWatch;
-    ///
-    /// let root = tempfile::tempdir()?;
-    /// fs::create_dir_all(root.path().join("proc/self"))?;
-    /// // 100 ticks are a second. The process `7` has used two seconds of two processors.
-    /// let write = |busy: u32| fs::write(root.path().join("proc/stat"), format!("cpu {busy} 0 0 0 0 0 0 0\ncpu0\ncpu1\n"));
-    /// fs::write(root.path().join("proc/self/stat"), "7 (name) R 0 0 0 0 0 0 0 0 0 0 200 0")?;
-    /// write(1000)?;
-    /// let mut watch = ConditionsWatch::begin_under(root.path());
-    /// // Another process uses one of them for a second, and then none.
-    /// write(1100)?;
-    /// assert_eq!(watch.free_cores(Duration::from_secs(1)), Some(1));
-    /// assert_eq!(watch.free_cores(Duration::from_secs(1)), Some(2));
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn free_cores(&mut self, took: Duration) -> Option<u32> {
-        let last = Counters::read(Tree(&self.root));
-        let others = others(&self.first, &last, took);
-        self.first = last;
-        let used = others?.saturating_add(100 - MIN_TAKEN) / 100;
-        Some(u32::try_from(last.cores).unwrap_or(u32::MAX).saturating_sub(used))
-    }
-}
-
-/// The percentage of the elapsed time.
-fn percentage(micros: u64, elapsed: Duration) -> u32 {
-    let elapsed = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
-    u32::try_from(micros.saturating_mul(100) / elapsed).unwrap_or(u32::MAX)
-}
-
-/// By how much a counter has grown.
-fn gone(first: Option<u64>, last: Option<u64>) -> Option<u64> {
-    Some(last?.saturating_sub(first?))
-}
-
-/// Microseconds of so many ticks.
-fn ticks(ticks: u64) -> u64 {
-    ticks.saturating_mul(1_000_000 / TICKS_PER_SECOND)
-}
-
-/// The cores' time that other processes used: 100 is one core.
-fn others(first: &Counters, last: &Counters, took: Duration) -> Option<u32> {
-    let all = gone(first.busy, last.busy)?;
-    Some(percentage(ticks(all.saturating_sub(gone(first.own, last.own)?)), took))
 }
 
 /// Running totals, in the units of the files that they were read from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counters {
-    /// Ticks that all processes used.
-    busy: Option<u64>,
-    /// Ticks that the hypervisor gave to other machines.
-    steal: Option<u64>,
-    cores: u64,
-    /// Ticks that this process used.
-    own: Option<u64>,
+    times: CoreTimes,
     /// Nanoseconds that the threads of this process waited for a core.
     waited_ns: Option<u64>,
     /// Microseconds in which a quota stopped this process.
@@ -325,27 +266,8 @@ struct Counters {
 impl Counters {
     fn read(tree: Tree<'_>) -> Self {
         let text = |file: &str| tree.read(file, &mut Notes::default());
-        let stat = text("/proc/stat").unwrap_or_default();
-        // proc_stat(5): user nice system idle iowait irq softirq steal. Guest time is included in user time.
-        let ticks: Option<Vec<u64>> = stat.lines().next().and_then(|line| {
-            let words = line.strip_prefix("cpu ")?.split_whitespace();
-            words.map(|word| word.parse().ok()).collect()
-        });
-        let sum = |of: &[usize]| {
-            let ticks = ticks.as_ref()?;
-            of.iter().map(|&n| ticks.get(n).copied()).sum::<Option<u64>>()
-        };
-        let is_core = |line: &&str| line.starts_with("cpu") && line.as_bytes().get(3).is_some_and(u8::is_ascii_digit);
-        // proc_pid_stat(5): utime and stime are the 12th and 13th field after the name, which may contain anything.
-        let own = text("/proc/self/stat").and_then(|text| {
-            let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
-            Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-        });
         Self {
-            busy: sum(&[0, 1, 2, 5, 6]),
-            steal: sum(&[7]),
-            cores: stat.lines().filter(is_core).count() as u64,
-            own,
+            times: CoreTimes::read(tree),
             waited_ns: waited(tree),
             throttled_us: throttled(tree),
             overheated: text("/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count")

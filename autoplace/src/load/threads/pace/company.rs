@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::machine::ConditionsWatch;
+use crate::machine::{ConditionsWatch, FreeCoresWatch};
 
 /// The time that a look covers. Over a second, the counters of the cores' time are right within a few percent.
 const LOOK: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) enum Looks {
     #[default]
     Unbegun,
     /// A look began at this time. The number of free cores is that of the look before it.
-    Watching(ConditionsWatch, Instant, Option<u32>),
+    Watching(FreeCoresWatch, Instant, Option<u32>),
     /// Tests state the number.
     Told(Option<u32>),
 }
@@ -76,7 +76,7 @@ impl Looks {
     pub(super) fn saw(&mut self, free: Option<u32>, now: Instant) {
         *self = match self {
             Self::Told(_) => Self::Told(free),
-            Self::Unbegun | Self::Watching(..) => Self::Watching(ConditionsWatch::begin(), now, free),
+            Self::Unbegun | Self::Watching(..) => Self::Watching(FreeCoresWatch::begin(), now, free),
         };
     }
 

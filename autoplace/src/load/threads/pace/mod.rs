@@ -2,13 +2,13 @@
 //!
 //! The rule ([`choose`]) takes the largest number of threads whose measured time is within a tenth of the fastest; more
 //! threads than free cores must be clearly faster. A trial measures other numbers of threads, each for some steps, and
-//! then the rule decides. If other work shared the
-//! processors during the first window, the first trial runs after that window; otherwise it runs after [`QUIET_START`].
+//! then the rule decides. If other work shared the processors during the first window, the first trial runs after that
+//! window; otherwise it runs after [`QUIET_START`].
 //! Trials also run when steps become slow, when other work shared the processors during the first window of another
 //! size of steps, and while fewer threads than one per core generate. A trial is compared with the window just before
 //! it, or beside other work with the mean of the windows before it; they have nearly the same depth, and the same
-//! weights. If a model is slow for another reason, it is just as slow with
-//! fewer threads, and the number of threads stays. docs/load-contract.md has the thresholds.
+//! weights. If a model is slow for another reason, it is just as slow with fewer threads, and the number of threads
+//! stays. docs/load-contract.md has the thresholds.
 //!
 //! A short text is over before a trial has repaid its cost. So the first prompt, and each prompt after a [`PAUSE`],
 //! chooses the number of threads for the steps after it: if other work delays the prompt, the text begins with the

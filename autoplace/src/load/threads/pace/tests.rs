@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::window::WINDOW;
 use super::*;
+use crate::machine::FreeCoresWatch;
 
 /// Other work runs in the first window of each size that is seen from now on, or none.
 const BESIDE_OTHERS: Watch = Watch(|| Company::Possible);
@@ -646,7 +647,7 @@ fn each_second_a_look_counts_the_cores_that_other_work_leaves_free() {
     };
     write(1000, 0);
     let begin = Instant::now();
-    let mut looks = Looks::Watching(ConditionsWatch::begin_under(root.path()), begin, None);
+    let mut looks = Looks::Watching(FreeCoresWatch::begin_under(root.path()), begin, None);
     let mut free = |milliseconds: u64, busy: u32, own: u32| {
         write(busy, own);
         looks.look(begin + Duration::from_millis(milliseconds));
