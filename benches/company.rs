@@ -40,6 +40,9 @@ const WAYS: &str = "AUTOPLACE_BENCH_WAYS";
 /// Selects the companies by parts of their names, such as `quiet,the same program`. If the variable is not set, the ways
 /// are measured in all companies.
 const COMPANIES: &str = "AUTOPLACE_BENCH_COMPANIES";
+/// If the variable is set, the other programs run in sessions of their own, like programs of another terminal. Linux
+/// shares the processors between sessions (`sched_autogroup_enabled`), and within a session between its threads.
+const SESSIONS: &str = "AUTOPLACE_BENCH_SESSIONS";
 /// Maximum time for each token of a text. A slower text is ended, and counts as if it had taken the maximum.
 const MAX_TOKEN_TIME: Duration = Duration::from_millis(250);
 /// The same maximum beside another process of the same program. Two programs with OpenMP's spinning threads take up to
@@ -225,6 +228,8 @@ fn beside<T>(programs: &mut [Command], head_start: Duration, measure: impl FnOnc
 
 /// Runs a program again and again until the flag is set.
 fn run_again(program: &mut Command, is_over: &AtomicBool) {
+    let mut apart = std::env::var_os(SESSIONS).map(|_| in_own_session(program));
+    let program = apart.as_mut().unwrap_or(program);
     let program = program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     while !is_over.load(Relaxed) {
         let mut process = Process(program.spawn().expect("another process"));
@@ -236,6 +241,15 @@ fn run_again(program: &mut Command, is_over: &AtomicBool) {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// The same program, started in a session of its own.
+fn in_own_session(program: &Command) -> Command {
+    let mut apart = Command::new("setsid");
+    apart.arg(program.get_program()).args(program.get_args());
+    let variables = program.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    apart.envs(variables);
+    apart
 }
 
 /// The seconds that a way reports, or `longest` if it takes longer.

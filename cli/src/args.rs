@@ -1,12 +1,13 @@
 //! The command line: the verbs with their arguments. The arguments of a verb are declared in the verb's file. Arguments
 //! that several verbs share are in [`ask`](crate::ask).
 
+use std::ffi::OsString;
 #[cfg(feature = "man")]
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use console::Term;
 
 use crate::cache::CacheVerb;
@@ -18,7 +19,7 @@ use crate::measure::MeasureArgs;
 use crate::plan::PlanArgs;
 use crate::ps::PsArgs;
 use crate::runtime::RuntimeVerb;
-use crate::talk::{RunArgs, ServeArgs, TalkArgs};
+use crate::talk::{self, RunArgs, ServeArgs, TalkArgs};
 use crate::template::TemplateArgs;
 use crate::terminal::wrapped;
 
@@ -28,6 +29,16 @@ use crate::terminal::wrapped;
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+impl Args {
+    /// Reads the arguments. Also returns a note if some of them have no effect beside the others.
+    pub(crate) fn read(words: Vec<OsString>) -> Result<(Self, Option<String>), clap::Error> {
+        let mut matches = Self::command().try_get_matches_from(words)?;
+        let note = talk::without_effect(&Self::command(), &matches);
+        let args = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Self::command()))?;
+        Ok((args, note))
+    }
 }
 
 /// The verbs.

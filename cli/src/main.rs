@@ -50,7 +50,7 @@ use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use args::{Args, Verb};
 use llama_cpp::{Environment, Words};
@@ -68,12 +68,13 @@ fn main() -> ExitCode {
     if !words.used.is_empty() {
         line_to_stderr(in_one_line(&format!("note: from the environment: {}", words.used.join(", "))));
     }
-    let notes = words.notes.iter().chain(&words.left_out);
-    notes.for_each(|note| line_to_stderr(in_one_line(&format!("note: {note}"))));
-    let args = match Args::try_parse_from(words.words) {
-        Ok(args) => args,
+    let note = |note: &String| line_to_stderr(in_one_line(&format!("note: {note}")));
+    words.notes.iter().chain(&words.left_out).for_each(note);
+    let (args, without_effect) = match Args::read(words.words) {
+        Ok(read) => read,
         Err(refused) => return args::refused(&refused),
     };
+    without_effect.iter().for_each(note);
     let simulated = match &args.verb {
         Verb::Plan(args) => &args.gpu[..],
         Verb::Measure(args) => &args.gpu,

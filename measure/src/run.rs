@@ -290,6 +290,11 @@ impl Run<'_> {
                 self.measurement.insert(begun)
             }
         };
+        for note in model.notes() {
+            if !measurement.notes.contains(&note) {
+                measurement.notes.push(note);
+            }
+        }
         // A load without layers on GPUs does not look for GPUs.
         if measurement.machine.gpus.is_empty() {
             measurement.machine = (*model.machine()).clone();

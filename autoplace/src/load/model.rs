@@ -151,6 +151,14 @@ impl Model {
         Arc::clone(&self.placed().report)
     }
 
+    /// What a person should know of this load: the notes of the [plan](Self::placement) without the first one, which is
+    /// the reason for the placement, and the notes of the [report](Self::report). They say, for example, which settings
+    /// were lowered.
+    pub fn notes(&self) -> Vec<String> {
+        let placed = self.placed();
+        placed.plan.notes.iter().skip(1).chain(&placed.report.notes).cloned().collect()
+    }
+
     /// Bytes that llama.cpp reports as allocated, with the GPUs in the order of the plan. The numbers include the
     /// growth of compute buffers during the warm-up, but not the buffer of logits. Of a mapped file, the data of the
     /// weights is counted.

@@ -119,10 +119,9 @@ impl LoadArgs {
                 }
                 Err(error) => return Err(error.into()),
                 Ok(model) => {
-                    let (plan, report) = (model.placement(), model.report());
-                    note(summary(&plan));
-                    // The first note is the reason for the placement. `/placement` shows it, so it is skipped here.
-                    plan.notes.iter().skip(1).chain(&report.notes).for_each(note);
+                    note(summary(&model.placement()));
+                    // `/placement` shows the reason for the placement.
+                    model.notes().iter().for_each(note);
                     return Ok(Some(model));
                 }
             }

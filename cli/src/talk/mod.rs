@@ -44,7 +44,7 @@ use media::MediaArgs;
 use piped::piped;
 use sampling::SamplingArgs;
 use screen::{more_context, note, note_full, write};
-pub(crate) use serve::{ServeArgs, serve};
+pub(crate) use serve::{ServeArgs, serve, without_effect};
 use session::{Session, check_length};
 use source::Files;
 pub(crate) use source::here;

@@ -16,6 +16,11 @@ pub(super) fn html(pool: &Pool) -> String {
     if !failures.is_empty() {
         below += &page::text(&format!("failed:\n{}", failures.join("\n")));
     }
+    let notes: Vec<String> =
+        models.iter().flat_map(|model| model.notes.iter().map(|note| format!("{}: {note}", model.name))).collect();
+    if !notes.is_empty() {
+        below += &page::text(&format!("notes:\n{}", notes.join("\n")));
+    }
     if let Some(plan) = pool.last_plan() {
         // If the decision cannot be drawn, the page still shows its text.
         below += &plan.picture().unwrap_or_default();

@@ -20,11 +20,12 @@ use autoplace::generate::{Engine, EngineBuilder};
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
 use autoplace::plan::{Context, Request};
-use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, Plan, WorkerProcess, load};
+use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load};
 use autoplace_openai::Api;
 #[cfg(feature = "media")]
 use autoplace_openai::MediaHosts;
 use autoplace_openai::server::{HeaderValue, Server, check_key, check_prefix};
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tokio::sync::Notify;
 
@@ -188,7 +189,6 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         store.iter().cloned().fold(builder, ModelBuilder::prompt_store)
     };
     let Some(model) = args.load.load(&path, request, &stop, more)? else { return Ok(ExitCode::from(130)) };
-    args.engine().lowered(&model.placement()).iter().for_each(note);
     let engine = args.engine().set(Engine::builder(&model)).start()?;
     let (name, aliases) = args.names(&path);
     let mut api = aliases.into_iter().fold(Api::new(&model, &engine, name), Api::alias);
@@ -227,6 +227,43 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         server = server.reranker(name, reranker);
     }
     until_stopped(listener, &stop, |listener, stop| server.serve(listener, stop))
+}
+
+/// Arguments, and groups of arguments, that concern the writing of texts.
+const OF_TEXTS: [&str; 12] = [
+    "SamplingArgs",
+    "ShiftArgs",
+    "StoreArgs",
+    "cache_ram",
+    "queue",
+    "prompt_chunk",
+    "template",
+    "no_tool_descriptions",
+    "spm_infill",
+    "allow_media_host",
+    "no_cache_prompt",
+    "max_tokens",
+];
+
+/// A note on the given arguments that concern the writing of texts, if the model computes vectors or scores. `command`
+/// is that of the whole program.
+pub(crate) fn without_effect(command: &Command, matches: &ArgMatches) -> Option<String> {
+    let (verb, matches) = matches.subcommand()?;
+    let is_given = |argument: &str| matches.value_source(argument) == Some(ValueSource::CommandLine);
+    if verb != "serve" || !is_given("embeddings") {
+        return None;
+    }
+    let command = command.find_subcommand(verb)?;
+    let of_texts = |argument: &Arg| {
+        let groups =
+            command.get_groups().filter(|group| group.get_args().any(|of_group| of_group == argument.get_id()));
+        let names = groups.map(|group| group.get_id().as_str()).chain([argument.get_id().as_str()]);
+        names.into_iter().any(|name| OF_TEXTS.contains(&name))
+    };
+    let given = command.get_arguments().filter(|argument| is_given(argument.get_id().as_str()) && of_texts(argument));
+    let given: Vec<String> = given.filter_map(|argument| argument.get_long()).map(|name| format!("--{name}")).collect();
+    (!given.is_empty())
+        .then(|| format!("without effect, because with --embeddings the model writes no texts: {}", given.join(", ")))
 }
 
 /// Serves a model's vectors or scores until Ctrl-C, and no texts.
@@ -319,13 +356,6 @@ pub(super) struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// A note on a chunk of prompts that is larger than a batch of this plan.
-    fn lowered(self, plan: &Plan) -> Option<String> {
-        let batch = plan.context.n_batch.min(plan.context.n_ctx);
-        let chunk = self.prompt_chunk.filter(|&chunk| chunk > batch)?;
-        Some(format!("a batch has {batch} tokens, so --prompt-chunk is {batch} instead of {chunk}"))
-    }
-
     pub(super) fn set(self, builder: EngineBuilder) -> EngineBuilder {
         // `ahead` limits how many tokens are buffered for a slow client.
         let builder = builder.queue(self.queue).ahead(256);

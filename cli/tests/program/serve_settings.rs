@@ -64,7 +64,7 @@ fn a_stream_that_waits_gets_no_comments_from_a_server_without_pings() {
 fn a_large_chunk_of_prompts_is_lowered_to_a_batch_and_both_numbers_are_named() {
     let server = Server::start(&["--ctx", "512", "--batch-size", "128", "--prompt-chunk", "4096"]);
     let said = server.said();
-    assert!(said.contains("a batch has 128 tokens, so --prompt-chunk is 128 instead of 4096"), "{said}");
+    assert!(said.contains("a batch has 128 tokens, so a chunk of the prompts has 128 instead of 4096"), "{said}");
     assert!(said.contains("128 tokens are computed at once (n_batch) instead of 512 (n_ubatch)"), "{said}");
 }
 

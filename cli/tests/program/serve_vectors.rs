@@ -40,6 +40,17 @@ fn llama_servers_flags_serve_the_vectors_of_a_model() {
     assert_eq!(status, 501, "{refused}");
     assert_eq!(alone.post(RERANK, r#"{"query": "a", "documents": ["b"]}"#).0, 501);
     assert!(alone.said().contains("computes vectors (/v1/embeddings)"), "{}", alone.said());
+    assert!(!alone.said().contains("without effect"), "{}", alone.said());
+}
+
+#[test]
+fn settings_of_texts_without_effect_beside_embeddings_are_named() {
+    let more = ["--temp", "0.5", "-n", "9", "--cache-ram", "1GiB", "--context-shift", "--prompt-chunk", "64"];
+    let alone = start(FILE, &[&["--embedding", "--pooling", "mean", "--ctx", "512"], &more[..]].concat());
+    let named = alone.said().lines().find_map(|line| Some(line.split_once("writes no texts: ")?.1.to_owned()));
+    let mut named: Vec<String> = named.unwrap().split(", ").map(str::to_owned).collect();
+    named.sort();
+    assert_eq!(named, ["--cache-ram", "--context-shift", "--max-tokens", "--prompt-chunk", "--temp"]);
 }
 
 /// The value of a metric.

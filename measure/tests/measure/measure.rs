@@ -97,14 +97,16 @@ fn results_before_a_stop_are_kept() {
             left.set(left.get() - 1);
             left.get() >= 0
         };
-        on_the_host().progress(going).sweep(Steps::Edge)
+        on_the_host().request(request().n_batch(32)).progress(going).sweep(Steps::Edge)
     };
     assert!(matches!(stopped_after(0), Err(Error::Stopped)));
     let part = stopped_after(3).unwrap();
     // Without a GPU there is one placement.
     assert_eq!(part.points.len(), 1);
     assert_eq!(part.points[0].rows[0].samples.len(), 3);
-    assert_eq!(part.notes, ["stopped before everything was measured"]);
+    let (stopped, of_load) = part.notes.split_last().unwrap();
+    assert_eq!(stopped, "stopped before everything was measured");
+    assert!(of_load.iter().any(|note| note.contains("32 tokens are computed at once (n_batch)")), "{of_load:?}");
     meets_the_schema(&part);
 }
 

@@ -38,6 +38,10 @@ pub struct ModelStatus {
     pub waiting: u32,
     /// Why its last load failed.
     pub failure: Option<String>,
+    /// What a person should know of its placement and its load, while it is loaded: a setting that was lowered, more
+    /// threads than cores.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// Whether a model is loaded.
@@ -110,5 +114,6 @@ fn status(entry: &Entry, waiting: usize) -> ModelStatus {
         in_use: entry.handles,
         waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
         failure: entry.failure.clone(),
+        notes: loaded.map(|loaded| loaded.model.notes()).unwrap_or_default(),
     }
 }

@@ -87,7 +87,8 @@ fn state(pool: &Pool, name: &str) -> Residence {
 
 fn loaded_and_shared() -> Result<(), Failed> {
     let card = Card::new(64 << 20);
-    let pool = builder(&[&card]).model(spec("a").alias("gpt-4o")).model(spec("b")).start()?;
+    let lowered = spec("lowered").request(support::request().n_batch(32));
+    let pool = builder(&[&card]).model(spec("a").alias("gpt-4o")).model(spec("b")).model(lowered).start()?;
     assert_eq!(state(&pool, "a"), Residence::Unloaded);
     let first = pool.get("gpt-4o").wait()?;
     assert_eq!((first.name(), state(&pool, "a")), ("a", Residence::Loaded));
@@ -106,6 +107,13 @@ fn loaded_and_shared() -> Result<(), Failed> {
     assert!(pool.unload("a")?);
     until(|| state(&pool, "a") == Residence::Unloaded);
     assert!(matches!(pool.get("c").wait(), Err(Error::Unknown { .. })));
+    // The state has what a person should know of a load.
+    let notes = || pool.status()[2].notes.clone();
+    assert_eq!(notes(), [""; 0]);
+    let lowered = pool.get("lowered").wait()?;
+    assert!(notes().iter().any(|note| note.contains("32 tokens are computed at once (n_batch)")), "{:?}", notes());
+    assert_eq!(notes(), lowered.notes());
+    drop(lowered);
     drop(pool);
     assert_eq!(card.used(), 0);
     Ok(())

@@ -249,8 +249,8 @@ impl EngineBuilder {
     }
 
     /// Maximum number of prompt tokens per step, over all texts, in addition to one token of each text that generates.
-    /// A smaller number delays other texts less, and makes long prompts take longer. Default: as many as still fit in
-    /// `n_ubatch`.
+    /// A smaller number delays other texts less, and makes long prompts take longer. If a batch has fewer tokens, the
+    /// number is that of a batch, and a warning is logged. Default: as many as still fit in `n_ubatch`.
     pub fn prompt_chunk(mut self, tokens: usize) -> Self {
         self.prompt_chunk = PromptChunk::Tokens(tokens.max(1));
         self
@@ -263,7 +263,18 @@ impl EngineBuilder {
     /// The errors of [`Model::session`]; [`Error::Worker`] when the model's worker process has died or cannot be
     /// started again; [`Error::Thread`] when the thread cannot start.
     pub fn start(self) -> Result<Engine, Error> {
-        let n_seq_max = self.model.placement().context.n_seq_max;
+        let plan = self.model.placement();
+        let batch = plan.context.n_batch.min(plan.context.n_ctx) as usize;
+        if let PromptChunk::Tokens(tokens) = self.prompt_chunk
+            && tokens > batch
+        {
+            tracing::warn!(
+                target: "autoplace::generate",
+                "{}: a batch has {batch} tokens, so a chunk of the prompts has {batch} instead of {tokens}",
+                plan.model.name
+            );
+        }
+        let n_seq_max = plan.context.n_seq_max;
         if n_seq_max <= 1 {
             tracing::warn!(
                 target: "autoplace::generate",

@@ -48,7 +48,7 @@ fn entry(model: &ModelStatus, created: u64) -> Value {
     let placement = model.layers.map(|(on_gpus, layers)| {
         json!({
             "layers_on_gpus": on_gpus, "layers": layers, "held": model.held,
-            "tokens_per_second": model.tokens_per_second, "process": model.process,
+            "tokens_per_second": model.tokens_per_second, "process": model.process, "notes": model.notes,
         })
     });
     json!({

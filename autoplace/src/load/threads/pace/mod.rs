@@ -35,6 +35,9 @@ use crate::machine::ConditionsWatch;
 /// Duration of generation before the first trial on a quiet machine; and the time after a prompt that other work
 /// delayed, before the first trial of more threads. A short text would gain nothing from a trial.
 const QUIET_START: Duration = Duration::from_secs(2);
+/// If a step after a prompt that other work delayed takes at least this time, the first trial of more threads begins
+/// after two windows. Two seconds would be a large part of a text with such steps, and a trial takes few of its steps.
+const LONG_STEP: Duration = Duration::from_millis(100);
 
 /// After a pause of this length, the other work may have changed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -301,6 +304,9 @@ impl Pacer {
             let rungs = Rungs { at: self.at, free, all: self.rungs.len() };
             self.trial = Some(Trial::new(rungs, rung, size, seen, is_precaution, now));
             self.tried_for = free;
+        }
+        if is_first && seen >= LONG_STEP.as_secs_f64() {
+            (self.next_trial, self.next_if_fast) = (Some(now), Some(now));
         }
         self.has_tried |= begins;
     }

@@ -485,6 +485,39 @@ fn a_short_text_whose_prompt_waited_for_cores_tries_no_more_threads() {
     assert_eq!(rig.go(MAX_WAIT_OF_FEWER + seconds(1), quiet), [(1, 2)]);
 }
 
+/// A model of 2 GiB beside two busy loops.
+const LONG_WITH_ONE: u64 = 170_000_000;
+
+#[test]
+fn a_text_of_long_steps_beside_other_work_tries_more_threads_after_two_windows() {
+    let mut rig = after_a_prompt(Rig::cores(2), 2, 1000);
+    // The machine runs the other work elsewhere as soon as it has seen six steps of two threads.
+    let mut with_two = 0;
+    let machine = |threads: u32| {
+        with_two += u32::from(threads == 2);
+        match (threads, with_two) {
+            (1, _) => LONG_WITH_ONE,
+            (_, ..6) => 200_000_000,
+            _ => 110_000_000,
+        }
+    };
+    assert_eq!(rig.go(seconds(3), machine), [(1, 2)]);
+    assert_eq!(rig.steps[1], 4, "two windows of two steps");
+}
+
+#[test]
+fn a_trial_of_more_threads_than_free_cores_ends_after_three_windows_without_a_gain() {
+    let mut rig = after_a_prompt(Rig::cores(2), 2, 1000);
+    let machine = |threads: u32| if threads == 1 { LONG_WITH_ONE } else { 200_000_000 };
+    assert_eq!(rig.go(seconds(3), machine), []);
+    assert_eq!(rig.steps[2], 6, "three windows of two steps");
+    // The loops run in another session, which gets half of each core.
+    let mut rig = after_a_prompt(Rig::cores(2), 2, 1000);
+    let machine = |threads: u32| if threads == 1 { LONG_WITH_ONE } else { 255_000_000 };
+    assert_eq!(rig.go(seconds(3), machine), []);
+    assert_eq!(rig.steps[2], 2, "one window is enough if a step takes half as long again");
+}
+
 #[test]
 fn a_prompt_after_a_pause_chooses_anew() {
     let mut rig = Rig::new();

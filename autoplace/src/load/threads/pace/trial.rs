@@ -9,9 +9,13 @@ use super::window::{FEW_STEPS, Window};
 /// be fast by chance.
 const WINDOWS_OF_MORE: u32 = 2;
 /// The number of windows in which a number of threads is measured that is larger than the number of free cores. Such
-/// threads may be fast for a while, because threads that have slept run before the other work. If they are not clearly
-/// faster, the measurement ends after a window.
+/// threads may be fast for a while, because threads that have slept run before the other work.
 const WINDOWS_BESIDE: u32 = 5;
+/// The number of windows after which that measurement ends if these threads are not clearly faster. The system may need
+/// some steps until it runs the other work on other cores. If a step takes more than [`WORSE`] times as long, a window
+/// is enough.
+const WINDOWS_OF_DOUBT: u32 = 3;
+const WORSE: f64 = 1.3;
 /// If a number of threads takes at least this multiple of the fastest time, it is not measured further.
 const HOPELESS: f64 = 2.0;
 /// If a larger number of threads takes at least this multiple of the fastest time in a single step, it is not measured
@@ -104,7 +108,8 @@ impl Trial {
         let is_hopeless = (steps >= FEW_STEPS && times > HOPELESS) || (!is_fewer && times > HOPELESS_STEP);
         let windows = match self.rung {
             rung if rung > at => 1,
-            rung if rung < free && seconds * CLOSE > self.before() => 1,
+            rung if rung < free && seconds > WORSE * self.before() => 1,
+            rung if rung < free && seconds * CLOSE > self.before() => WINDOWS_OF_DOUBT,
             rung if rung < free => WINDOWS_BESIDE,
             _ => WINDOWS_OF_MORE,
         };
