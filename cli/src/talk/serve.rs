@@ -257,8 +257,8 @@ pub(crate) fn without_effect(command: &Command, matches: &ArgMatches) -> Option<
     let of_texts = |argument: &Arg| {
         let groups =
             command.get_groups().filter(|group| group.get_args().any(|of_group| of_group == argument.get_id()));
-        let names = groups.map(|group| group.get_id().as_str()).chain([argument.get_id().as_str()]);
-        names.into_iter().any(|name| OF_TEXTS.contains(&name))
+        let mut names = groups.map(|group| group.get_id().as_str()).chain([argument.get_id().as_str()]);
+        names.any(|name| OF_TEXTS.contains(&name))
     };
     let given = command.get_arguments().filter(|argument| is_given(argument.get_id().as_str()) && of_texts(argument));
     let given: Vec<String> = given.filter_map(|argument| argument.get_long()).map(|name| format!("--{name}")).collect();
@@ -591,7 +591,17 @@ pub(super) fn name_of(path: &Path) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{address, keys_in, ping, prefix};
+    use clap::{Args, Command};
+
+    use super::{OF_TEXTS, ServeArgs, address, keys_in, ping, prefix};
+
+    #[test]
+    fn the_arguments_that_concern_the_writing_of_texts_exist() {
+        let command = ServeArgs::augment_args(Command::new("serve"));
+        let arguments = command.get_arguments().map(|argument| argument.get_id().as_str());
+        let names: Vec<&str> = arguments.chain(command.get_groups().map(|group| group.get_id().as_str())).collect();
+        assert!(OF_TEXTS.iter().all(|name| names.contains(name)), "{names:?}");
+    }
 
     #[test]
     fn minus_one_and_zero_are_no_pings() {
