@@ -491,13 +491,13 @@ const LONG_WITH_ONE: u64 = 170_000_000;
 #[test]
 fn a_text_of_long_steps_beside_other_work_tries_more_threads_after_two_windows() {
     let mut rig = after_a_prompt(Rig::cores(2), 2, 1000);
-    // The machine runs the other work elsewhere as soon as it has seen six steps of two threads.
+    // The system runs the other work on another core after two steps with two threads.
     let mut with_two = 0;
     let machine = |threads: u32| {
         with_two += u32::from(threads == 2);
         match (threads, with_two) {
             (1, _) => LONG_WITH_ONE,
-            (_, ..6) => 200_000_000,
+            (_, ..3) => 200_000_000,
             _ => 110_000_000,
         }
     };
