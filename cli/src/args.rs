@@ -34,9 +34,10 @@ pub(crate) struct Args {
 impl Args {
     /// Reads the arguments. Also returns a note if some of them have no effect beside the others.
     pub(crate) fn read(words: Vec<OsString>) -> Result<(Self, Option<String>), clap::Error> {
-        let mut matches = Self::command().try_get_matches_from(words)?;
-        let note = talk::without_effect(&Self::command(), &matches);
-        let args = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Self::command()))?;
+        let mut command = Self::command();
+        let mut matches = command.try_get_matches_from_mut(words)?;
+        let note = talk::without_effect(&command, &matches);
+        let args = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
         Ok((args, note))
     }
 }
