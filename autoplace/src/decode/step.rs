@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use llama_sys::{Batch, ComputeBuffers, Context, MoeCacheUses, Rows, ThreadWait};
+use llama_sys::{Batch, ComputeBuffers, Context, MoeCacheUses, Rows};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
@@ -18,7 +18,7 @@ use super::sequence::{Sequence, cells, held, number_in_order, part_after, shared
 use super::speculative::Drafters;
 use super::stats::{DraftingPaused, Statistics};
 use crate::chat::FinishReason;
-use crate::load::{ExpertUses, Model};
+use crate::load::{ExpertUses, Model, Pacer};
 
 /// Maximum number of prompt tokens per step, over all texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -280,6 +280,7 @@ impl Step<'_> {
             return Ok(Computed::default());
         }
         let queued = self.work.batch.len();
+        self.set_draft_threads()?;
         let is_steady = draft(self.lent, self.drafters, self.sequences, &mut self.work.batch)?;
         let generates = self.sequences.iter().all(Sequence::is_steady);
         let is_alone = self.work.media.is_none();
@@ -344,18 +345,27 @@ impl Step<'_> {
     /// Sets the threads for the batch. `generates` is true if the batch has no prompt tokens. `generated` is the number
     /// of its tokens if its time will be measured.
     fn set_threads(&mut self, generates: bool, generated: Option<usize>) -> Result<(), Error> {
-        self.model.counters().follow_processors();
-        let Some(pacer) = &mut *self.model.counters().pacer() else {
+        let Some(threads) = self.model.counters().batch_threads(generates, generated) else {
             return Ok(());
         };
-        pacer.begins(generates, Instant::now());
-        let one = pacer.threads(generated);
-        let several = if generates { one } else { pacer.prompt() };
-        // In batches with prompt tokens, most operations take so long that spinning costs little.
-        let wait = if generates { pacer.wait(generated) } else { ThreadWait::Spin };
-        self.lent.context.set_threads(one, several, wait)?;
+        threads.set(&mut self.lent.context)?;
         for sequence in self.sequences.iter_mut() {
-            sequence.statistics.threads = if generates { one } else { several };
+            sequence.statistics.threads = if generates { threads.one } else { threads.several };
+        }
+        Ok(())
+    }
+
+    /// Sets the threads of the drafters. Beside other work, a draft with all threads would slow the text down.
+    fn set_draft_threads(&mut self) -> Result<(), Error> {
+        let drafts = &mut self.drafters.drafts;
+        let Some(threads) = self.model.counters().pacer().as_ref().map(Pacer::draft) else {
+            return Ok(());
+        };
+        if let Some(model) = &mut drafts.model {
+            model.set_threads(threads)?;
+        }
+        if let Some(heads) = &mut drafts.heads {
+            heads.set_threads(threads)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use llama_sys::{AbortHandle, Batch, Context};
 
@@ -117,7 +118,14 @@ impl LocalEmbedder {
                 batch.add(token, position, sequence, true);
             }
         }
-        context.decode(batch)?;
+        if let Some(threads) = self.model.counters().batch_threads(false, None) {
+            threads.set(context)?;
+        }
+        let decoded = context.decode(batch);
+        if let Some(pacer) = &mut *self.model.counters().pacer() {
+            pacer.ends(Instant::now());
+        }
+        decoded?;
         let width = context.embedding_width();
         let pooling = native::pooling_of(context.pooling());
         let mut rows = 0..;
@@ -197,8 +205,25 @@ fn batches(lengths: &[usize], most_tokens: usize, most_texts: usize) -> Vec<Rang
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use test_support::demo_path;
 
-    use super::batches;
+    use super::{LocalEmbedder, batches};
+    use crate::Model;
+    use crate::embed::options::Options;
+    use crate::load::Threads;
+    use crate::memory::Pooling;
+
+    #[test]
+    fn texts_are_computed_with_the_threads_that_the_pacer_chooses() {
+        let model = Model::builder(demo_path()).embeddings(Pooling::Mean).n_ctx(512).n_threads(3).load().unwrap();
+        let mut embedder = LocalEmbedder::open(&model).unwrap();
+        let threads = |embedder: &LocalEmbedder| embedder.context.as_ref().unwrap().threads();
+        embedder.compute(None, &["a text"], Options::default()).unwrap();
+        assert_eq!(threads(&embedder), (3, 3));
+        model.counters().paced_by(&Threads { generation: 1, prompt: 2, ..model.report().threads.clone() });
+        embedder.compute(None, &["a text"], Options::default()).unwrap();
+        assert_eq!(threads(&embedder), (1, 2));
+    }
 
     proptest! {
         #[test]

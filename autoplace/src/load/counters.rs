@@ -10,7 +10,7 @@ use super::expert_meter::ExpertMeter;
 use super::in_use::UseMeter;
 use super::moves::LoadTimes;
 use super::present::LoadedNotice;
-use super::threads::{Follower, Pacer, Threads};
+use super::threads::{BatchThreads, Follower, Pacer, Threads};
 use crate::plan::Plan;
 use crate::sync::lock;
 
@@ -98,13 +98,23 @@ struct Moving {
 
 impl GenerationCounters {
     /// Sets a pacer and a follower that start with the threads of the load.
-    pub(super) fn paced_by(&self, threads: &Threads) {
+    pub(crate) fn paced_by(&self, threads: &Threads) {
         *self.pacer() = Some(Pacer::new(threads));
         *lock(&self.follower) = Some(Follower::new(threads));
     }
 
+    /// Chooses the threads of the batch that begins now; `None` for a model in a worker. `generates` is true if the
+    /// batch has no prompt tokens. `measured` is the number of its tokens if its time will be measured.
+    pub(crate) fn batch_threads(&self, generates: bool, measured: Option<usize>) -> Option<BatchThreads> {
+        self.follow_processors();
+        let mut pacer = self.pacer();
+        let pacer = pacer.as_mut()?;
+        pacer.begins(generates, Instant::now());
+        Some(pacer.batch(generates, measured))
+    }
+
     /// If the processors that this process may use have changed, replaces the pacer by one for the new threads.
-    pub(crate) fn follow_processors(&self) {
+    fn follow_processors(&self) {
         let threads = lock(&self.follower).as_mut().and_then(|follower| follower.look(Instant::now()));
         if let Some(threads) = threads {
             *self.pacer() = Some(Pacer::new(&threads));

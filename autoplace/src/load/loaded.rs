@@ -13,6 +13,7 @@ use super::moves::LoadTimes;
 use super::options::Verify;
 use super::placed::Placed;
 use super::present::LoadedNotice;
+use super::threads::BatchThreads;
 use super::{Error, native};
 use crate::memory;
 
@@ -112,6 +113,12 @@ impl<T: Clone + Default> Drafter<T> {
         let context = Context::new(model, params.clone())?;
         let held = vec![T::default(); context.n_seq_max() as usize];
         Ok(Self { context, held, params })
+    }
+
+    /// Sets the threads of the next draft: at most as many as at the load.
+    pub(crate) fn set_threads(&mut self, threads: BatchThreads) -> Result<(), llama_sys::Error> {
+        let [one, several] = [self.params.n_threads, self.params.n_threads_batch].map(|most| most.unwrap_or(u32::MAX));
+        threads.at_most(one, several).set(&mut self.context)
     }
 
     /// Creates the context again if it has failed.

@@ -128,7 +128,25 @@ pub(crate) fn likeliest(logits: &[f32]) -> (Token, f32) {
 
 #[cfg(test)]
 mod tests {
+    use test_support::demo_path;
+
     use super::likeliest;
+    use crate::Model;
+    use crate::decode::speculative::Speculation;
+    use crate::load::Threads;
+
+    #[test]
+    fn a_draft_model_computes_with_the_threads_of_the_text() {
+        let model = Model::builder(demo_path()).draft(demo_path()).n_ctx(512).draft_max(4).n_threads(3).load().unwrap();
+        let chosen = Threads { generation: 1, prompt: 2, ..model.report().threads.clone() };
+        model.counters().paced_by(&chosen);
+        let drafts = Speculation::DraftModel { draft_max: 4, p_min: 0.0 };
+        let generate = model.generate("Once upon a time").max_tokens(8).speculate(drafts);
+        let statistics = generate.stream().unwrap().into_text().unwrap().1;
+        assert!(statistics.drafted_tokens > 0, "{statistics}");
+        let drafts = model.slot().unwrap().take_drafts().unwrap();
+        assert_eq!(drafts.model.unwrap().context.threads(), (1, 2));
+    }
 
     #[test]
     fn the_likeliest_token_has_its_share_of_the_probability() {

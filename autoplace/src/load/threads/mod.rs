@@ -15,7 +15,7 @@ use crate::plan::Plan;
 
 pub(super) use self::follow::Follower;
 pub use self::pace::GeneratingThreads;
-pub(crate) use self::pace::Pacer;
+pub(crate) use self::pace::{BatchThreads, Pacer};
 
 /// Generation threads if every layer is on a GPU. The CPU then only looks up tokens and computes operations that a
 /// backend lacks.

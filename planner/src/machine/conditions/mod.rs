@@ -225,6 +225,12 @@ impl ConditionsWatch {
         }
     }
 
+    /// The number of threads of other work that ran or waited for a core at the start; `None` if the system does not
+    /// report it.
+    pub const fn run_queue_before(&self) -> Option<u32> {
+        self.run_queue
+    }
+
     /// The conditions since the start.
     pub fn so_far(&self) -> RateConditions {
         self.after(self.begun.elapsed())

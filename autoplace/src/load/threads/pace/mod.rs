@@ -24,7 +24,7 @@ mod window;
 
 use std::time::{Duration, Instant};
 
-use llama_sys::ThreadWait;
+use llama_sys::{Context, ThreadWait};
 
 use self::company::{Company, Looks, Watch};
 use self::trial::{Rungs, Trial};
@@ -94,6 +94,29 @@ pub(crate) struct Pacer {
     taken_back: u32,
     /// The last change of the number of threads.
     change: Option<GeneratingThreads>,
+}
+
+/// The threads of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BatchThreads {
+    /// The number of threads if the batch has one token.
+    pub(crate) one: u32,
+    /// The number of threads if the batch has several tokens.
+    pub(crate) several: u32,
+    /// How these threads wait for each other.
+    pub(crate) wait: ThreadWait,
+}
+
+impl BatchThreads {
+    /// Sets the threads of the context that computes the batch.
+    pub(crate) fn set(self, context: &mut Context) -> Result<(), llama_sys::Error> {
+        context.set_threads(self.one, self.several, self.wait)
+    }
+
+    /// At most as many threads as these numbers.
+    pub(crate) fn at_most(self, one: u32, several: u32) -> Self {
+        Self { one: self.one.min(one), several: self.several.min(several), ..self }
+    }
 }
 
 /// The number of generating threads. Speeds are in tokens per second.
@@ -199,22 +222,45 @@ impl Pacer {
 
     /// The number of threads for a step that generates `tokens` tokens; for a step that is not measured, `tokens` is
     /// `None`.
-    pub(crate) fn threads(&self, tokens: Option<usize>) -> u32 {
+    fn threads(&self, tokens: Option<usize>) -> u32 {
         self.rungs[self.rung(tokens)]
     }
 
     /// How the threads of that step wait for each other.
-    pub(crate) fn wait(&self, tokens: Option<usize>) -> ThreadWait {
+    fn wait(&self, tokens: Option<usize>) -> ThreadWait {
         if self.rung(tokens) < self.free_rung() { ThreadWait::Sleep } else { ThreadWait::Spin }
+    }
+
+    /// How the threads of a batch with prompt tokens wait for each other.
+    fn prompt_wait(&self) -> ThreadWait {
+        let at_begin = || match &self.company {
+            Company::Prompt(watch) => Some(self.rungs[0].saturating_sub(watch.run_queue_before()?)),
+            _ => None,
+        };
+        let free = self.looks.free().or_else(at_begin);
+        if free.is_some_and(|free| free < self.rungs[0]) { ThreadWait::Sleep } else { ThreadWait::Spin }
+    }
+
+    /// The threads of the batch that begins. The parameters are those of [`begins`](Self::begins) and
+    /// [`threads`](Self::threads).
+    pub(crate) fn batch(&self, generates: bool, tokens: Option<usize>) -> BatchThreads {
+        let one = self.threads(tokens);
+        if generates {
+            BatchThreads { one, several: one, wait: self.wait(tokens) }
+        } else {
+            BatchThreads { one, several: self.prompt, wait: self.prompt_wait() }
+        }
+    }
+
+    /// The threads with which a drafter computes the next draft. It computes single tokens, and parts of the text that
+    /// it does not know yet.
+    pub(crate) fn draft(&self) -> BatchThreads {
+        BatchThreads { one: self.threads(None), several: self.prompt, wait: self.prompt_wait() }
     }
 
     fn rung(&self, tokens: Option<usize>) -> usize {
         let is_measured = |trial: &&Trial| tokens.is_some_and(|tokens| size_of(tokens) == trial.size);
         self.trial.as_ref().filter(is_measured).map_or(self.at, |trial| trial.rung)
-    }
-
-    pub(crate) fn prompt(&self) -> u32 {
-        self.prompt
     }
 
     /// The current number of threads, and the change that led to it.

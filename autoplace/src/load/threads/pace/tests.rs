@@ -1,7 +1,9 @@
 //! Tests on scripted machines: the duration of a step with each number of threads is given, and no clock runs.
 
 use std::fs;
+use std::path::Path;
 
+use llama_sys::ThreadWait::{Sleep, Spin};
 use proptest::prelude::*;
 
 use super::window::WINDOW;
@@ -207,7 +209,7 @@ fn a_fall_to_a_third_tries_fewer_and_says_so() {
     assert_eq!(rig.go(Duration::from_millis(500), busy), [(2, 1)]);
     let change = rig.last.unwrap();
     assert_eq!(change.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.3");
-    assert_eq!(rig.pacer.prompt(), 2);
+    assert_eq!(rig.pacer.batch(false, None).several, 2);
 }
 
 #[test]
@@ -430,23 +432,66 @@ fn a_short_text_beside_other_work_keeps_the_threads_of_its_first_change() {
     assert_eq!(rig.steps[2], with_two);
 }
 
+/// Writes the counters of a machine on which `others` threads of other programs run, and a thread of this process has
+/// waited for a core for `waited` seconds.
+fn counters(root: &Path, others: u32, waited: u64) {
+    let thread = root.join("proc/self/task/7");
+    fs::create_dir_all(&thread).unwrap();
+    fs::write(thread.join("schedstat"), format!("1 {} 1\n", waited * 1_000_000_000)).unwrap();
+    fs::write(root.join("proc/loadavg"), format!("0.0 0.0 0.0 {}/99 7\n", others + 1)).unwrap();
+}
+
 /// The rig after a prompt whose thread waited for a core for `waited` seconds while `others` threads of other programs
 /// ran.
 fn after_a_prompt(mut rig: Rig, others: u32, waited: u64) -> Rig {
     let now = rig.origin + rig.clock;
     let root = tempfile::tempdir().unwrap();
-    let counters = |waited: u64| {
-        let thread = root.path().join("proc/self/task/7");
-        fs::create_dir_all(&thread).unwrap();
-        fs::write(thread.join("schedstat"), format!("1 {} 1\n", waited * 1_000_000_000)).unwrap();
-        fs::write(root.path().join("proc/loadavg"), format!("0.0 0.0 0.0 {}/99 7\n", others + 1)).unwrap();
-    };
-    counters(0);
+    counters(root.path(), others, 0);
     rig.pacer.company = Company::Prompt(ConditionsWatch::begin_under(root.path()));
     rig.pacer.begins(false, now);
-    counters(waited);
+    counters(root.path(), others, waited);
     rig.pacer.begins(true, now);
     rig
+}
+
+#[test]
+fn the_threads_of_a_prompt_beside_other_work_sleep_at_once() {
+    let wait = |mut rig: Rig, others: u32, free: Option<u32>| {
+        let root = tempfile::tempdir().unwrap();
+        counters(root.path(), others, 0);
+        rig.pacer.company = Company::Prompt(ConditionsWatch::begin_under(root.path()));
+        rig.free(free);
+        let now = rig.origin + rig.clock;
+        rig.pacer.begins(false, now);
+        let BatchThreads { several, wait, .. } = rig.pacer.batch(false, None);
+        assert_eq!(several, rig.pacer.rungs[0]);
+        wait
+    };
+    // Nothing was generated yet, so nobody has looked; the threads that run when the prompt begins decide.
+    assert_eq!([0, 1, 5].map(|others| wait(Rig::cores(2), others, None)), [Spin, Sleep, Sleep]);
+    // A look is more certain than one moment.
+    assert_eq!(wait(Rig::cores(2), 1, Some(2)), Spin);
+    assert_eq!(wait(Rig::cores(2), 0, Some(1)), Sleep);
+    let mut asked = Rig::on(2, ThreadBasis::Asked).pacer;
+    asked.company = Company::Unwatched;
+    asked.begins(false, Instant::now());
+    assert_eq!(asked.batch(false, None).wait, Spin, "requested threads do not depend on other work");
+    assert_eq!(Rig::cores(2).pacer.batch(false, None).wait, Spin, "the system reports nothing");
+}
+
+#[test]
+fn a_draft_is_computed_with_the_threads_of_the_text_and_at_most_its_own() {
+    let mut rig = Rig::cores(2);
+    let threads = |rig: &Rig| {
+        let BatchThreads { one, several, wait } = rig.pacer.draft();
+        (one, several, wait)
+    };
+    assert_eq!(threads(&rig), (2, 2, Spin));
+    rig.free(Some(1));
+    assert_eq!(rig.go(seconds(1), busy), [(2, 1)]);
+    assert_eq!(threads(&rig), (1, 2, Sleep));
+    let own = rig.pacer.draft().at_most(4, 1);
+    assert_eq!(own, BatchThreads { one: 1, several: 1, wait: Sleep });
 }
 
 #[test]
@@ -616,11 +661,11 @@ fn more_threads_than_free_cores_are_used_while_they_are_faster_on_average() {
     rig.free(Some(1));
     let crowded = |threads: u32| if threads == 1 { quiet(1) } else { 2 * quiet(1) };
     assert_eq!(rig.go(seconds(20), crowded), [(2, 1)]);
-    assert_eq!(rig.pacer.wait(Some(1)), ThreadWait::Spin);
+    assert_eq!(rig.pacer.wait(Some(1)), Spin);
     // The other programs have the lowest priority now, so they take no time from this one.
     assert_eq!(rig.go(MAX_WAIT_OF_FEWER + seconds(2), quiet), [(1, 2)]);
     assert_eq!(rig.go(seconds(60), quiet), []);
-    assert_eq!(rig.pacer.wait(Some(1)), ThreadWait::Sleep);
+    assert_eq!(rig.pacer.wait(Some(1)), Sleep);
     // Now each second window is slow: never two in a row, but the average is slower than with one thread.
     let mut clock = 0;
     let alternating = |threads: u32| {
